@@ -1,0 +1,2 @@
+//! bcancel.
+fn main() {}

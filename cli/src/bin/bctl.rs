@@ -1,0 +1,2 @@
+//! bctl.
+fn main() {}

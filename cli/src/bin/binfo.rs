@@ -1,0 +1,2 @@
+//! binfo.
+fn main() {}

@@ -1,0 +1,2 @@
+//! bsub.
+fn main() {}

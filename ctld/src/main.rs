@@ -1,0 +1,2 @@
+//! Controller.
+fn main() {}

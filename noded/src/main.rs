@@ -1,0 +1,2 @@
+//! Node daemon.
+fn main() {}

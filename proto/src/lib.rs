@@ -1,0 +1,24 @@
+//! The words Better Compute's programs share on the wire.
+//!
+//! Owns: ids, states and waiting reasons (one table each), quantities and their spellings, the HTTP API's
+//! bodies, the node session's messages, and the error code table. Nothing here does I/O, reads a clock or
+//! decides anything; the controller's rules are in `ctld-core`.
+
+pub mod api;
+pub mod datetime;
+pub mod duration;
+pub mod error;
+pub mod gres;
+pub mod id;
+pub mod index_set;
+pub mod memory;
+pub mod pattern;
+pub mod reason;
+pub mod session;
+pub mod state;
+
+pub use error::{ApiError, ErrorCode};
+pub use id::{JobRef, TaskId};
+pub use index_set::IndexSet;
+pub use reason::{Check, Condition, Reason};
+pub use state::State;
