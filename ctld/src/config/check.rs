@@ -1,0 +1,340 @@
+//! From the file's text to a checked [`Config`], or to everything that is wrong with it.
+
+use super::{Config, ConfigError, Database, PoolConfig, Problem, SOCKET_PATH, without_password};
+use proto::duration;
+use proto::memory::{self, Memory};
+use serde::Deserialize;
+use sqlx::postgres::PgConnectOptions;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::DeTable;
+
+const STATE_DIR: &str = "/var/lib/better-compute/ctld";
+/// Bytes of a unix socket's path, without the closing zero.
+const SOCKET_PATH_MAX: usize = 107;
+const NAME_MAX: usize = 64;
+/// The longest grace between SIGTERM and SIGKILL: an hour covers a checkpoint of any size.
+const KILL_GRACE_MAX_S: u64 = 3600;
+const KILL_GRACE_S: u64 = 30;
+const MEM_PER_CPU_MIB: u64 = 1024;
+
+/// The keys of the file and of a pool; the tests hold them against the structs that read them.
+pub(super) const KEYS: [&str; 9] = [
+    "cluster",
+    "database",
+    "embedded_user",
+    "kill_grace_s",
+    "log",
+    "operators",
+    "pools",
+    "socket",
+    "state_dir",
+];
+pub(super) const POOL_KEYS: [&str; 4] =
+    ["default", "mem_per_cpu_default", "time_limit_default", "time_limit_max"];
+
+/// Checks the text of a file; a password in it is refused when everybody can read the file.
+pub(super) fn parse(text: &str, path: &Path, world_readable: bool) -> Result<Config, ConfigError> {
+    let mut problems = Problems { path, text, found: Vec::new() };
+    problems.unknown_keys();
+    // An unknown key would only be reported again, with less help.
+    if problems.found.is_empty() {
+        match read(text) {
+            Ok(raw) => {
+                let config = problems.check(raw, world_readable);
+                if problems.found.is_empty() {
+                    return Ok(config);
+                }
+            }
+            Err(error) => problems.add(error.span().unwrap_or(0..0), error.message().to_owned()),
+        }
+    }
+    problems.found.sort_by_key(|problem| problem.line);
+    Err(ConfigError::Invalid { problems: problems.found })
+}
+
+pub(super) fn read(text: &str) -> Result<RawConfig, toml::de::Error> {
+    toml::from_str(text)
+}
+
+/// The file as it is written; [`Problems::check`] turns it into a [`Config`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    database: Option<Spanned<String>>,
+    state_dir: Option<Spanned<PathBuf>>,
+    socket: Option<Spanned<PathBuf>>,
+    cluster: Option<Spanned<String>>,
+    log: Option<Spanned<String>>,
+    #[serde(default)]
+    operators: Vec<Spanned<String>>,
+    pools: Option<Spanned<BTreeMap<String, Spanned<RawPool>>>>,
+    kill_grace_s: Option<Spanned<u64>>,
+    embedded_user: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPool {
+    default: Option<bool>,
+    time_limit_max: Option<Spanned<String>>,
+    time_limit_default: Option<Spanned<String>>,
+    mem_per_cpu_default: Option<Spanned<String>>,
+}
+
+struct Problems<'a> {
+    path: &'a Path,
+    text: &'a str,
+    found: Vec<Problem>,
+}
+
+impl Problems<'_> {
+    fn add(&mut self, span: Range<usize>, message: String) {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        self.found.push(Problem { path: self.path.to_path_buf(), line, message });
+    }
+
+    fn unknown_keys(&mut self) {
+        // What does not parse at all is reported by the reading proper.
+        let Ok(table) = DeTable::parse(self.text) else { return };
+        for (key, value) in table.get_ref() {
+            if !KEYS.contains(&key.get_ref().as_ref()) {
+                self.add(key.span(), unknown("key", key.get_ref(), &KEYS));
+            }
+            let pools = (key.get_ref() == "pools").then(|| value.get_ref().as_table()).flatten();
+            for (name, pool) in pools.into_iter().flatten() {
+                for (key, _) in pool.get_ref().as_table().into_iter().flatten() {
+                    if !POOL_KEYS.contains(&key.get_ref().as_ref()) {
+                        let what = format!("key in pool \"{}\"", name.get_ref());
+                        self.add(key.span(), unknown(&what, key.get_ref(), &POOL_KEYS));
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, raw: RawConfig, world_readable: bool) -> Config {
+        let database = self.database(raw.database, world_readable);
+        if let (Database::Url(_), Some(user)) = (&database, &raw.embedded_user) {
+            let text = "embedded_user has no meaning when `database` is a URL: remove it, or set database = \"embedded\"";
+            self.add(user.span(), text.into());
+        }
+        Config {
+            database,
+            state_dir: self.absolute("state_dir", raw.state_dir, STATE_DIR, usize::MAX),
+            socket: self.absolute("socket", raw.socket, SOCKET_PATH, SOCKET_PATH_MAX),
+            cluster: self.cluster(raw.cluster),
+            log: self.log(raw.log),
+            operators: raw.operators.into_iter().map(|user| self.user("operators", user)).collect(),
+            pools: self.pools(raw.pools),
+            kill_grace_s: self.kill_grace_s(raw.kill_grace_s),
+            embedded_user: raw.embedded_user.map(|user| self.user("embedded_user", user)),
+        }
+    }
+
+    fn database(&mut self, raw: Option<Spanned<String>>, world_readable: bool) -> Database {
+        let Some(raw) = raw else { return Database::Embedded };
+        let (span, value) = (raw.span(), raw.into_inner());
+        if value == "embedded" {
+            return Database::Embedded;
+        }
+        let scheme_fits = value.starts_with("postgres://") || value.starts_with("postgresql://");
+        // The value is not repeated: it may hold a password.
+        if !scheme_fits {
+            self.add(
+                span,
+                "database must be \"embedded\" or a URL like \"postgres://user@host/name\"".into(),
+            );
+        } else if let Err(error) = PgConnectOptions::from_str(&value) {
+            self.add(span, format!("database is no URL that PostgreSQL understands: {error}"));
+        } else if world_readable && without_password(&value) != value {
+            let text = format!(
+                "database holds a password and everybody can read this file: `chmod o-r {}`",
+                self.path.display()
+            );
+            self.add(span, text);
+        }
+        Database::Url(value)
+    }
+
+    fn absolute(
+        &mut self,
+        key: &str,
+        raw: Option<Spanned<PathBuf>>,
+        default: &str,
+        longest: usize,
+    ) -> PathBuf {
+        let Some(raw) = raw else { return default.into() };
+        let (span, path) = (raw.span(), raw.into_inner());
+        let length = path.as_os_str().len();
+        if !path.is_absolute() {
+            self.add(span, format!("{key} must be an absolute path, not \"{}\"", path.display()));
+        } else if length > longest {
+            let text = format!(
+                "{key} is {length} bytes long, the system allows {longest} for a unix socket: use a shorter path"
+            );
+            self.add(span, text);
+        }
+        path
+    }
+
+    fn cluster(&mut self, raw: Option<Spanned<String>>) -> String {
+        let Some(raw) = raw else { return "better-compute".into() };
+        self.name("cluster", raw.span(), raw.get_ref());
+        raw.into_inner()
+    }
+
+    fn name(&mut self, what: &str, span: Range<usize>, name: &str) {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) || name.starts_with(['-', '.'])
+        {
+            let text = format!(
+                "{what} \"{}\" will not do: 1 to {NAME_MAX} of a to z, 0 to 9, `-`, `_` and `.`, the first a letter, a digit \
+                 or `_`",
+                name.escape_default()
+            );
+            self.add(span, text);
+        }
+    }
+
+    fn log(&mut self, raw: Option<Spanned<String>>) -> String {
+        let Some(raw) = raw else { return "info".into() };
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(raw.get_ref()) {
+            let text = format!(
+                "log \"{}\" is no log filter, such as \"info\" or \"info,ctld::store=debug\": {error}",
+                raw.get_ref().escape_default()
+            );
+            self.add(raw.span(), text);
+        }
+        raw.into_inner()
+    }
+
+    /// Only the form is checked: an account that a directory service serves may not be there yet when ctld starts.
+    fn user(&mut self, key: &str, raw: Spanned<String>) -> String {
+        let name = raw.get_ref();
+        let fits = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, ':' | ',' | '/' | '"');
+        if name.is_empty() || !name.chars().all(fits) || name.starts_with('-') {
+            self.add(raw.span(), format!("{key}: \"{}\" is no user name", name.escape_default()));
+        }
+        raw.into_inner()
+    }
+
+    fn kill_grace_s(&mut self, raw: Option<Spanned<u64>>) -> u64 {
+        let Some(raw) = raw else { return KILL_GRACE_S };
+        if *raw.get_ref() > KILL_GRACE_MAX_S {
+            let text =
+                format!("kill_grace_s is {}, at most {KILL_GRACE_MAX_S} seconds are allowed", raw.get_ref());
+            self.add(raw.span(), text);
+        }
+        raw.into_inner()
+    }
+
+    fn pools(
+        &mut self,
+        raw: Option<Spanned<BTreeMap<String, Spanned<RawPool>>>>,
+    ) -> BTreeMap<String, PoolConfig> {
+        let plain = PoolConfig {
+            default: true,
+            time_limit_max_s: None,
+            time_limit_default_s: None,
+            mem_per_cpu_default_mib: MEM_PER_CPU_MIB,
+        };
+        let Some(raw) = raw else { return BTreeMap::from([("main".to_owned(), plain)]) };
+        let (span, raw) = (raw.span(), raw.into_inner());
+        if raw.is_empty() {
+            self.add(span, "pools is empty: leave it out for one pool \"main\", or name one".into());
+        }
+        let only = raw.len() == 1;
+        let mut default: Option<String> = None;
+        let mut pools = BTreeMap::new();
+        for (name, pool) in raw {
+            let (span, pool) = (pool.span(), pool.into_inner());
+            self.name("pool", span.clone(), &name);
+            let pool = self.pool(&name, pool, only);
+            if pool.default {
+                match &default {
+                    Some(other) => {
+                        self.add(
+                            span,
+                            format!(
+                                "pools \"{other}\" and \"{name}\" are both the default: one at most can be"
+                            ),
+                        );
+                    }
+                    None => default = Some(name.clone()),
+                }
+            }
+            pools.insert(name, pool);
+        }
+        pools
+    }
+
+    fn pool(&mut self, name: &str, raw: RawPool, only: bool) -> PoolConfig {
+        let default_span = raw.time_limit_default.as_ref().map(Spanned::span);
+        let time_limit_max_s = self.limit(name, "time_limit_max", raw.time_limit_max);
+        let named_default = raw.time_limit_default.is_some();
+        let time_limit_default_s = match self.limit(name, "time_limit_default", raw.time_limit_default) {
+            // A job that names no limit gets the longest allowed, unless the pool says otherwise.
+            None if !named_default => time_limit_max_s,
+            limit => limit,
+        };
+        if let (Some(span), Some(max)) = (default_span, time_limit_max_s)
+            && time_limit_default_s.is_none_or(|default| default > max)
+        {
+            self.add(span, format!("pool \"{name}\": time_limit_default is longer than time_limit_max"));
+        }
+        let mem_per_cpu_default_mib =
+            raw.mem_per_cpu_default.map_or(MEM_PER_CPU_MIB, |raw| self.memory(name, &raw));
+        // The only pool is the default, unless it says that it is not.
+        PoolConfig {
+            default: raw.default.unwrap_or(only),
+            time_limit_max_s,
+            time_limit_default_s,
+            mem_per_cpu_default_mib,
+        }
+    }
+
+    fn limit(&mut self, pool: &str, key: &str, raw: Option<Spanned<String>>) -> Option<u64> {
+        let raw = raw?;
+        match duration::parse_limit(raw.get_ref()) {
+            Ok(limit) => limit.seconds(),
+            Err(error) => {
+                self.add(raw.span(), format!("pool \"{pool}\": {key}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn memory(&mut self, pool: &str, raw: &Spanned<String>) -> u64 {
+        match memory::parse(raw.get_ref()) {
+            Ok(Memory::All) => {
+                let text =
+                    format!("pool \"{pool}\": mem_per_cpu_default is zero: give an amount such as \"1G\"");
+                self.add(raw.span(), text);
+                MEM_PER_CPU_MIB
+            }
+            Ok(Memory::Mib(mib)) => mib,
+            Err(error) => {
+                self.add(raw.span(), format!("pool \"{pool}\": mem_per_cpu_default: {error}"));
+                MEM_PER_CPU_MIB
+            }
+        }
+    }
+}
+
+fn unknown(what: &str, key: &str, known: &[&str]) -> String {
+    let near = known
+        .iter()
+        .map(|known| (strsim::jaro_winkler(key, known), known))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let key = key.escape_default();
+    match near {
+        Some((_, near)) => format!("unknown {what} `{key}`: did you mean `{near}`?"),
+        None => format!("unknown {what} `{key}`: the known ones are {}", known.join(", ")),
+    }
+}
