@@ -1,0 +1,251 @@
+//! Jobs by filter or by id.
+//!
+//! Three ways in, each with the index it needs: by id, the live jobs, and the ended ones, newest first. Every other filter is a
+//! nullable parameter on top. The order of a list: what runs, by id; what waits, in the order the planner tries it; what ended,
+//! the latest job first.
+
+use super::attempts::{earlier_numbers, of_jobs};
+use super::detail::add_detail;
+use super::entry::{JobRow, Known, Wanted, add_entries};
+use super::filter::Filter;
+use super::snapshot;
+use crate::app::Caller;
+use crate::store::StoreError;
+use proto::api::{Job, JobList, JobQuery};
+use proto::{ApiError, Condition, ErrorCode, IndexSet, JobRef, State};
+use sqlx::types::Json;
+use sqlx::{PgConnection, PgPool};
+use std::cmp::Reverse;
+
+/// Whether [`job`] adds what only the view of one job shows.
+#[derive(Clone, Copy, Debug)]
+pub enum Detail<'a> {
+    /// No.
+    Leave,
+    /// Yes, as far as this viewer may see it.
+    For(&'a Caller),
+}
+
+/// The jobs a query asks for.
+pub async fn jobs(db: &PgPool, query: &JobQuery) -> Result<JobList, StoreError> {
+    let filter = Filter::read(query)?;
+    let mut look = snapshot(db).await?;
+    let list = list(&mut look, &filter).await?;
+    look.commit().await?;
+    Ok(list)
+}
+
+/// One job that is no array, every task of an array, or the tasks named, in whatever state.
+pub async fn job(db: &PgPool, job: &JobRef, detail: Detail<'_>) -> Result<JobList, StoreError> {
+    let mut look = snapshot(db).await?;
+    let mut list = list(&mut look, &Filter::job(job)).await?;
+    if let Detail::For(viewer) = detail {
+        add_detail(&mut look, job.job, &mut list.jobs, viewer).await?;
+    }
+    look.commit().await?;
+    Ok(list)
+}
+
+async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
+    refuse_unknown_places(db, filter).await?;
+    let rows = match &filter.ids {
+        Some(_) => by_id(db, filter).await?,
+        None => {
+            let mut rows = live(db, filter).await?;
+            if filter.wants_any(State::terminal) {
+                rows.extend(ended(db, filter).await?);
+            }
+            rows
+        }
+    };
+    let wanted = Wanted {
+        states: &filter.states,
+        nodes: filter.nodes.as_deref(),
+        tasks: filter.tasks,
+        limit: filter.limit,
+    };
+    let only = |id: i64| filter.ids.as_ref().and_then(|ids| ids.get(&id)).and_then(Option::as_ref);
+    let limit = row_limit(filter);
+
+    let terminal = filter.wants_any(State::terminal);
+    let attempted: Vec<&JobRow> =
+        rows.iter().filter(|row| row.active > 0 || terminal && row.version > 1).collect();
+    let ids: Vec<i64> = attempted.iter().map(|row| row.id).collect();
+    let tasks: Vec<Option<IndexSet>> = attempted.iter().map(|row| only(row.id).cloned()).collect();
+    let mut attempts = of_jobs(db, &ids, &tasks, wanted, limit).await?;
+    let again: Vec<i64> = rows
+        .iter()
+        .filter(|row| row.version > 1 && row.active == 0 && (!row.is_array || filter.tasks))
+        .map(|row| row.id)
+        .collect();
+    let earlier = earlier_numbers(db, &again, limit).await?;
+
+    let mut jobs = Vec::with_capacity(rows.len());
+    for row in rows {
+        let only = only(row.id);
+        let known = Known { attempts: attempts.remove(&row.id).unwrap_or_default(), earlier: &earlier, only };
+        add_entries(&mut jobs, row, known, wanted)?;
+        if jobs.len() > filter.limit && filter.tasks {
+            break;
+        }
+    }
+    jobs.sort_by_key(order);
+    let truncated = jobs.len() > filter.limit;
+    jobs.truncate(filter.limit);
+    Ok(JobList { jobs, truncated })
+}
+
+/// One more than wanted tells that there is more.
+fn row_limit(filter: &Filter) -> i64 {
+    i64::try_from(filter.limit).unwrap_or(i64::MAX).saturating_add(1)
+}
+
+/// Running by id, waiting by priority, ended by age.
+fn order(job: &Job) -> (u8, Reverse<i64>, i64, Option<u32>) {
+    let (group, major) = match job.state {
+        State::Pending => (1, job.priority),
+        state if state.terminal() => (2, job.id),
+        _ => (0, -job.id),
+    };
+    (group, Reverse(major), job.id, job.task)
+}
+
+/// The columns of [`JobRow`] and where they come from; the caller adds which rows.
+macro_rules! select_jobs {
+    ($which:literal, $($bind:expr),*) => {
+        sqlx::query_as!(
+            JobRow,
+            r#"SELECT j.id, j.name, j.user_name, t.name AS tenant, j.account, p.name AS pool, j.cpus, j.mem_mib, j.gpus,
+                   j.gpu_type, j.node_count, j.time_limit_s, j.priority, j.hold, j.begin_at,
+                   coalesce(j.begin_at > compute_now(), false) AS "begins_later!", j.is_array,
+                   CASE WHEN j.is_array THEN j.indices::text END AS indices,
+                   CASE WHEN j.is_array THEN j.pending::text END AS pending,
+                   CASE WHEN j.is_array THEN j.cancelled::text END AS cancelled,
+                   j.throttle, j.active, j.state, j.condition AS "condition: Json<Condition>", j.comment, j.submitted_at,
+                   j.ended_at, j.version
+               FROM jobs j JOIN tenants t ON t.id = j.tenant_id JOIN pools p ON p.id = j.pool_id
+               WHERE "# + $which,
+            $($bind),*
+        )
+    };
+}
+
+/// The jobs named. One that never existed is NOT_FOUND, and so is a task that its job does not have.
+async fn by_id(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, StoreError> {
+    let ids = filter.ids.iter().flatten();
+    let numbers: Vec<i64> = ids.clone().map(|(&id, _)| id).collect();
+    let tasks: Vec<Option<String>> = ids.map(|(_, set)| set.as_ref().map(IndexSet::to_multirange)).collect();
+    let missing = sqlx::query!(
+        r#"SELECT w.id AS "id!", j.id IS NULL AS "no_job!", (w.tasks::int4multirange - j.indices)::text AS missing
+           FROM unnest($1::bigint[], $2::text[]) AS w (id, tasks) LEFT JOIN jobs j ON j.id = w.id
+           WHERE j.id IS NULL OR (w.tasks IS NOT NULL AND NOT (j.is_array AND w.tasks::int4multirange <@ j.indices))
+           ORDER BY w.id LIMIT 1"#,
+        &numbers,
+        &tasks as &[Option<String>]
+    )
+    .fetch_optional(&mut *db)
+    .await?;
+    if let Some(missing) = missing {
+        let message = match missing.missing.as_deref().and_then(IndexSet::from_multirange) {
+            _ if missing.no_job => format!("job {} is not known", missing.id),
+            Some(tasks) if !tasks.is_empty() => format!("job {} has no task {tasks}", missing.id),
+            _ => format!("job {} is not an array: it has no tasks", missing.id),
+        };
+        return Err(ApiError::new(ErrorCode::NotFound, message).into());
+    }
+    let rows = select_jobs!(
+        r#"j.id = ANY ($1)
+               AND ($2::text[] IS NULL OR j.user_name = ANY ($2)) AND ($3::text[] IS NULL OR j.name = ANY ($3))
+               AND ($4::text[] IS NULL OR p.name = ANY ($4)) AND ($5::text[] IS NULL OR j.account = ANY ($5))
+               ORDER BY j.id"#,
+        &numbers,
+        filter.users.as_deref(),
+        filter.names.as_deref(),
+        filter.pools.as_deref(),
+        filter.accounts.as_deref()
+    );
+    Ok(rows.fetch_all(db).await?)
+}
+
+/// Jobs that are not over: with something pending, with something active, and, where ended tasks are wanted, arrays.
+async fn live(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, StoreError> {
+    let pending = filter.nodes.is_none() && filter.wants(State::Pending);
+    let active: Vec<String> =
+        filter.states.iter().filter(|state| state.active()).map(|state| state.name().to_owned()).collect();
+    let every_active = State::all().filter(|state| state.active()).all(|state| filter.wants(state));
+    let rows = select_jobs!(
+        r#"j.ended_at IS NULL
+               AND ($1 AND NOT isempty(j.pending)
+                   OR j.active > 0 AND ($2 OR EXISTS (SELECT FROM attempts a
+                       WHERE a.job_id = j.id AND a.ended_at IS NULL AND a.state = ANY ($3::text[])))
+                   OR $4 AND j.is_array)
+               AND ($5::text[] IS NULL OR j.user_name = ANY ($5)) AND ($6::text[] IS NULL OR j.name = ANY ($6))
+               AND ($7::text[] IS NULL OR p.name = ANY ($7)) AND ($8::text[] IS NULL OR j.account = ANY ($8))
+               AND ($9::text[] IS NULL OR EXISTS (
+                   SELECT FROM attempts a JOIN allocations l ON l.attempt_id = a.id JOIN nodes n ON n.id = l.node_id
+                   WHERE a.job_id = j.id AND n.name = ANY ($9)))
+               ORDER BY (j.state = 'pending'), j.priority DESC, j.id
+               LIMIT $10"#,
+        pending,
+        every_active,
+        &active,
+        filter.wants_any(State::terminal),
+        filter.users.as_deref(),
+        filter.names.as_deref(),
+        filter.pools.as_deref(),
+        filter.accounts.as_deref(),
+        filter.nodes.as_deref(),
+        row_limit(filter)
+    );
+    Ok(rows.fetch_all(db).await?)
+}
+
+/// Jobs that are over, the latest first; of arrays all that may have tasks in the states wanted.
+async fn ended(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, StoreError> {
+    let states: Vec<String> =
+        filter.states.iter().filter(|state| state.terminal()).map(|state| state.name().to_owned()).collect();
+    let rows = select_jobs!(
+        r#"j.ended_at IS NOT NULL AND (j.is_array OR j.state = ANY ($1::text[]))
+               AND ($2::text[] IS NULL OR j.user_name = ANY ($2)) AND ($3::text[] IS NULL OR j.name = ANY ($3))
+               AND ($4::text[] IS NULL OR p.name = ANY ($4)) AND ($5::text[] IS NULL OR j.account = ANY ($5))
+               AND ($6::text[] IS NULL OR EXISTS (
+                   SELECT FROM attempts a JOIN allocations l ON l.attempt_id = a.id JOIN nodes n ON n.id = l.node_id
+                   WHERE a.job_id = j.id AND n.name = ANY ($6)))
+               ORDER BY j.id DESC
+               LIMIT $7"#,
+        &states,
+        filter.users.as_deref(),
+        filter.names.as_deref(),
+        filter.pools.as_deref(),
+        filter.accounts.as_deref(),
+        filter.nodes.as_deref(),
+        row_limit(filter)
+    );
+    Ok(rows.fetch_all(db).await?)
+}
+
+/// Pools and nodes are few and known: one that does not exist is a slip of the pen, not an empty answer.
+async fn refuse_unknown_places(db: &mut PgConnection, filter: &Filter) -> Result<(), StoreError> {
+    if filter.pools.is_none() && filter.nodes.is_none() {
+        return Ok(());
+    }
+    let unknown = sqlx::query!(
+        r#"SELECT 'pool' AS "kind!", w AS "name!" FROM unnest($1::text[]) w
+           WHERE NOT EXISTS (SELECT FROM pools WHERE name = w)
+           UNION ALL
+           SELECT 'node', w FROM unnest($2::text[]) w WHERE NOT EXISTS (SELECT FROM nodes WHERE name = w)
+           LIMIT 1"#,
+        filter.pools.as_deref(),
+        filter.nodes.as_deref()
+    )
+    .fetch_optional(db)
+    .await?;
+    match unknown {
+        Some(row) => {
+            Err(ApiError::new(ErrorCode::NotFound, format!("{} \"{}\" is not known", row.kind, row.name))
+                .hint("`binfo` lists pools and nodes")
+                .into())
+        }
+        None => Ok(()),
+    }
+}
