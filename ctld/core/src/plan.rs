@@ -1,0 +1,337 @@
+//! The planner: from a snapshot of what is free and the queue in its order, to placements and the reasons of the rest.
+//!
+//! A plan is a pure function of its arguments. The store applies it in one transaction and drops what no longer holds, so a
+//! stale snapshot costs a replan and never a double booking. Each task goes where it leaves the least behind: GPU work on the
+//! node with the fewest free GPUs that suffice, other work on nodes without free GPUs first, so that whole GPUs and whole
+//! nodes stay free for those that need them.
+//!
+//! Surprising: a request that fails is remembered by its shape, so that ten thousand equal ones cost one look.
+
+use proto::{Check, Condition, IndexSet, Reason};
+use std::collections::HashMap;
+
+/// What is free on one node that takes work.
+#[derive(Clone, Debug)]
+pub struct NodeFree {
+    /// The node's id.
+    pub id: i64,
+    /// Its name, for reasons.
+    pub name: String,
+    /// Its pool.
+    pub pool_id: i32,
+    /// CPUs free and in all.
+    pub cpus: Amount,
+    /// Memory free and in all, MiB.
+    pub mem_mib: Amount,
+    /// GPUs free, in the order of their ids.
+    pub gpus_free: Vec<GpuFree>,
+    /// Every GPU's model, free or not.
+    pub gpu_models: Vec<String>,
+}
+
+/// A divisible amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// Not booked.
+    pub free: i64,
+    /// Booked or not.
+    pub total: i64,
+}
+
+/// A GPU nobody has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFree {
+    /// Its id in the book.
+    pub id: i64,
+    /// Its model.
+    pub model: String,
+}
+
+/// What each task of a job asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Where.
+    pub pool_id: i32,
+    /// How many nodes, each with all of the following.
+    pub node_count: u32,
+    /// CPUs.
+    pub cpus: i64,
+    /// Memory, MiB.
+    pub mem_mib: i64,
+    /// GPUs.
+    pub gpus: u32,
+    /// Their model, lower case; `None` is any.
+    pub gpu_type: Option<String>,
+    /// Everything the node has, and nobody else on it.
+    pub exclusive: bool,
+    /// All of the node's memory.
+    pub mem_all: bool,
+}
+
+/// A job with tasks to place.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The job.
+    pub job_id: i64,
+    /// What each task asks for.
+    pub shape: Shape,
+    /// Tasks not yet placed.
+    pub pending: IndexSet,
+    /// How many more tasks may start, where the array has a throttle.
+    pub throttle_left: Option<u32>,
+}
+
+/// A task and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The job.
+    pub job_id: i64,
+    /// The task: 0 for a job that is no array.
+    pub task: u32,
+    /// One share a node, the first runs the script.
+    pub shares: Vec<Share>,
+}
+
+/// What a task gets on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The node.
+    pub node_id: i64,
+    /// CPUs.
+    pub cpus: i64,
+    /// Memory, MiB.
+    pub mem_mib: i64,
+    /// GPUs, ascending.
+    pub gpu_ids: Vec<i64>,
+}
+
+/// What should happen now.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Tasks to start, in the order of the queue.
+    pub placements: Vec<Placement>,
+    /// Why jobs with tasks left over wait, in the order of the queue. A job not looked at is not here.
+    pub waits: Vec<(i64, Condition)>,
+    /// Whether the plan stopped at its limit with work that might still fit.
+    pub more: bool,
+}
+
+/// The free capacity while a plan is made.
+pub struct Planner {
+    nodes: Vec<NodeFree>,
+    blocked: HashMap<Shape, Condition>,
+    plan: Plan,
+    placements_max: usize,
+}
+
+impl Planner {
+    /// A planner over what is free now, which places at most `placements_max` tasks.
+    pub fn new(nodes: Vec<NodeFree>, placements_max: usize) -> Planner {
+        Planner { nodes, blocked: HashMap::new(), plan: Plan::default(), placements_max }
+    }
+
+    /// Whether nothing more can be placed: the limit is reached, or no node has a CPU left.
+    pub fn exhausted(&self) -> bool {
+        self.plan.more || self.nodes.iter().all(|n| n.cpus.free < 1 || n.mem_mib.free < 1)
+    }
+
+    /// Looks at the next jobs of the queue, in its order.
+    pub fn consider(&mut self, queue: &[Request]) {
+        for request in queue {
+            if self.plan.more {
+                return;
+            }
+            self.consider_one(request);
+        }
+    }
+
+    /// The plan.
+    pub fn finish(self) -> Plan {
+        self.plan
+    }
+
+    fn consider_one(&mut self, request: &Request) {
+        let mut left = request.throttle_left.unwrap_or(u32::MAX);
+        for task in request.pending.iter() {
+            if left == 0 {
+                let message = "the array runs as many tasks as its throttle allows";
+                self.plan.waits.push((request.job_id, Condition::new(Reason::ArrayThrottle, message)));
+                return;
+            }
+            if self.plan.placements.len() >= self.placements_max {
+                self.plan.more = true;
+                return;
+            }
+            if let Some(why) = self.blocked.get(&request.shape) {
+                self.plan.waits.push((request.job_id, why.clone()));
+                return;
+            }
+            match place(&mut self.nodes, &request.shape) {
+                Ok(shares) => {
+                    self.plan.placements.push(Placement { job_id: request.job_id, task, shares });
+                    left -= 1;
+                }
+                Err(why) => {
+                    self.blocked.insert(request.shape.clone(), why.clone());
+                    self.plan.waits.push((request.job_id, why));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Why a request of this shape cannot start now, or `None` if it can. The same code as [`Planner::consider`] uses.
+pub fn why_not(nodes: &[NodeFree], shape: &Shape) -> Option<Condition> {
+    place(&mut nodes.to_vec(), shape).err()
+}
+
+/// Takes what the shape asks for out of `nodes`, or says why that is impossible and takes nothing.
+fn place(nodes: &mut [NodeFree], shape: &Shape) -> Result<Vec<Share>, Condition> {
+    let mut fits: Vec<(usize, Share)> = Vec::new();
+    for (index, node) in nodes.iter().enumerate().filter(|(_, n)| n.pool_id == shape.pool_id) {
+        if let Some(share) = share_on(node, shape) {
+            fits.push((index, share));
+        }
+    }
+    if fits.len() < shape.node_count as usize {
+        return Err(unschedulable(nodes, shape, fits.len()));
+    }
+    fits.sort_by_key(|(index, share)| {
+        let node = &nodes[*index];
+        let gpus_left = node.gpus_free.len() - share.gpu_ids.len();
+        (gpus_left, node.cpus.free - share.cpus, node.mem_mib.free - share.mem_mib, node.id)
+    });
+    fits.truncate(shape.node_count as usize);
+    Ok(fits
+        .into_iter()
+        .map(|(index, share)| {
+            let node = &mut nodes[index];
+            node.cpus.free -= share.cpus;
+            node.mem_mib.free -= share.mem_mib;
+            node.gpus_free.retain(|gpu| !share.gpu_ids.contains(&gpu.id));
+            share
+        })
+        .collect())
+}
+
+fn share_on(node: &NodeFree, shape: &Shape) -> Option<Share> {
+    if !checks_on(node, shape).is_empty() {
+        return None;
+    }
+    let whole = shape.exclusive;
+    let gpu_ids = if whole {
+        node.gpus_free.iter().map(|gpu| gpu.id).collect()
+    } else {
+        node.gpus_free.iter().filter(|g| wanted(g, shape)).take(shape.gpus as usize).map(|g| g.id).collect()
+    };
+    Some(Share {
+        node_id: node.id,
+        cpus: if whole { node.cpus.total } else { shape.cpus },
+        mem_mib: if whole || shape.mem_all { node.mem_mib.total } else { shape.mem_mib },
+        gpu_ids,
+    })
+}
+
+fn wanted(gpu: &GpuFree, shape: &Shape) -> bool {
+    shape.gpu_type.as_deref().is_none_or(|model| model_matches(&gpu.model, model))
+}
+
+/// Whether a GPU of this model satisfies a request for that type: the whole name, or its leading part, any case
+/// (`a100` asks for `a100-80gb` or `a100-40gb`).
+pub fn model_matches(model: &str, asked: &str) -> bool {
+    let (model, asked) = (model.to_ascii_lowercase(), asked.to_ascii_lowercase());
+    model == asked || model.strip_prefix(&asked).is_some_and(|rest| rest.starts_with('-'))
+}
+
+/// Every check that this node fails for this shape, with both numbers.
+fn checks_on(node: &NodeFree, shape: &Shape) -> Vec<Check> {
+    let check = |resource: &str, asked: i64, free: i64, total: i64| Check {
+        place: node.name.clone(),
+        resource: resource.to_owned(),
+        asked,
+        free,
+        total,
+    };
+    let mut failed = Vec::new();
+    let cpus = if shape.exclusive { node.cpus.total.max(shape.cpus) } else { shape.cpus };
+    if cpus > node.cpus.free {
+        failed.push(check("cpus", cpus, node.cpus.free, node.cpus.total));
+    }
+    let all_mem = shape.exclusive || shape.mem_all;
+    let mem = if all_mem { node.mem_mib.total.max(shape.mem_mib) } else { shape.mem_mib };
+    if mem > node.mem_mib.free {
+        failed.push(check("mem_mib", mem, node.mem_mib.free, node.mem_mib.total));
+    }
+    let free = node.gpus_free.iter().filter(|gpu| wanted(gpu, shape)).count() as i64;
+    let total = node
+        .gpu_models
+        .iter()
+        .filter(|model| shape.gpu_type.as_deref().is_none_or(|asked| model_matches(model, asked)))
+        .count() as i64;
+    let gpus = i64::from(shape.gpus);
+    let every_gpu_free = node.gpus_free.len() == node.gpu_models.len();
+    if gpus > free || (shape.exclusive && !every_gpu_free) {
+        let asked = if shape.exclusive { gpus.max(total) } else { gpus };
+        failed.push(check("gpus", asked, free, total));
+    }
+    failed
+}
+
+/// The most nodes whose checks a condition carries: enough to see what is wrong, small enough to store a thousand times.
+const NODES_IN_CONDITION: usize = 8;
+
+fn unschedulable(nodes: &[NodeFree], shape: &Shape, fitting: usize) -> Condition {
+    let pool: Vec<&NodeFree> = nodes.iter().filter(|n| n.pool_id == shape.pool_id).collect();
+    let mut failing: Vec<Vec<Check>> =
+        pool.iter().map(|node| checks_on(node, shape)).filter(|checks| !checks.is_empty()).collect();
+    let never = failing.iter().filter(|checks| checks.iter().any(|c| c.asked > c.total)).count();
+    let could = pool.len() - never;
+    // Nodes that only lack free capacity first: they are what the job waits for.
+    failing.sort_by_key(|checks| (checks.iter().any(|c| c.asked > c.total), checks.len()));
+    let wanted = shape.node_count as usize;
+    let message = if pool.is_empty() {
+        "no node of its pool takes work now".to_owned()
+    } else if could < wanted {
+        format!(
+            "asks for {} on {wanted} {}; {could} of the {} that take work now could ever fit it",
+            asks(shape),
+            plural(wanted, "node"),
+            plural_of(pool.len(), "node")
+        )
+    } else if wanted > 1 {
+        format!("asks for {wanted} nodes at once with {}; {fitting} fit it now", asks(shape))
+    } else {
+        match failing.first().and_then(|checks| checks.first()) {
+            Some(c) => {
+                format!("asks for {} {}; {} has {} free of {}", c.asked, c.resource, c.place, c.free, c.total)
+            }
+            None => Reason::Unschedulable.sentence().to_owned(),
+        }
+    };
+    failing.truncate(NODES_IN_CONDITION);
+    Condition { reason: Reason::Unschedulable, message, checks: failing.into_iter().flatten().collect() }
+}
+
+fn asks(shape: &Shape) -> String {
+    let mut parts = vec![plural_of(shape.cpus as usize, "cpu"), format!("{} MiB of memory", shape.mem_mib)];
+    if shape.gpus > 0 {
+        let model = shape.gpu_type.as_deref().map(|m| format!("{m} ")).unwrap_or_default();
+        parts.push(format!("{} {model}{}", shape.gpus, plural(shape.gpus as usize, "gpu")));
+    }
+    if shape.exclusive {
+        parts.push("the whole node".to_owned());
+    }
+    parts.join(", ")
+}
+
+fn plural(n: usize, word: &str) -> String {
+    if n == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+fn plural_of(n: usize, word: &str) -> String {
+    format!("{n} {}", plural(n, word))
+}
+
+#[cfg(test)]
+mod tests;

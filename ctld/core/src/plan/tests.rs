@@ -1,0 +1,189 @@
+use super::*;
+use proptest::prelude::*;
+
+fn node(id: i64, cpus: i64, mem: i64, gpus: &[&str]) -> NodeFree {
+    NodeFree {
+        id,
+        name: format!("node{id}"),
+        pool_id: 1,
+        cpus: Amount { free: cpus, total: cpus },
+        mem_mib: Amount { free: mem, total: mem },
+        gpus_free: gpus
+            .iter()
+            .enumerate()
+            .map(|(i, model)| GpuFree { id: id * 100 + i as i64, model: (*model).to_owned() })
+            .collect(),
+        gpu_models: gpus.iter().map(|m| (*m).to_owned()).collect(),
+    }
+}
+
+fn shape(cpus: i64, mem: i64, gpus: u32) -> Shape {
+    Shape {
+        pool_id: 1,
+        node_count: 1,
+        cpus,
+        mem_mib: mem,
+        gpus,
+        gpu_type: None,
+        exclusive: false,
+        mem_all: false,
+    }
+}
+
+fn job(id: i64, shape: Shape) -> Request {
+    Request { job_id: id, shape, pending: IndexSet::one(0), throttle_left: None }
+}
+
+fn plan(nodes: Vec<NodeFree>, queue: &[Request]) -> Plan {
+    let mut planner = Planner::new(nodes, 1000);
+    planner.consider(queue);
+    planner.finish()
+}
+
+#[test]
+fn the_queues_order_decides_who_gets_the_last_place() {
+    let plan = plan(vec![node(1, 1, 1024, &[])], &[job(7, shape(1, 10, 0)), job(3, shape(1, 10, 0))]);
+    assert_eq!(plan.placements.iter().map(|p| p.job_id).collect::<Vec<_>>(), [7]);
+    assert_eq!(plan.waits.iter().map(|w| w.0).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn what_does_not_fit_says_both_numbers() {
+    let plan =
+        plan(vec![node(1, 8, 1024, &["a100-80gb"; 2])], &[job(1, shape(1, 10, 2)), job(2, shape(1, 10, 1))]);
+    let why = &plan.waits[0].1;
+    assert_eq!(why.reason, Reason::Unschedulable);
+    assert_eq!(why.message, "asks for 1 gpus; node1 has 0 free of 2");
+    assert_eq!((why.checks[0].asked, why.checks[0].free, why.checks[0].total), (1, 0, 2));
+}
+
+#[test]
+fn what_can_never_fit_is_said_to_be_so() {
+    let plan = plan(vec![node(1, 4, 1024, &[]), node(2, 4, 1024, &[])], &[job(1, shape(8, 10, 0))]);
+    assert!(plan.waits[0].1.message.contains("0 of the 2 nodes"), "{}", plan.waits[0].1.message);
+}
+
+#[test]
+fn cpu_work_leaves_gpu_nodes_alone_and_gpu_work_fills_the_fuller_node() {
+    let mut full = node(1, 8, 1024, &["a100-80gb"; 4]);
+    full.gpus_free.truncate(2);
+    let nodes = vec![full, node(2, 8, 1024, &["a100-80gb"; 4]), node(3, 8, 1024, &[])];
+    let plan = plan(nodes, &[job(1, shape(1, 10, 0)), job(2, shape(1, 10, 2))]);
+    assert_eq!(plan.placements[0].shares[0].node_id, 3);
+    assert_eq!(plan.placements[1].shares[0].node_id, 1);
+}
+
+#[test]
+fn a_gpu_type_matches_whole_names_and_leading_parts_only() {
+    assert!(model_matches("a100-80gb", "A100"));
+    assert!(model_matches("a100-80gb", "a100-80gb"));
+    assert!(!model_matches("a100-80gb", "a10"));
+    assert!(!model_matches("a100-80gb", "a100-40gb"));
+}
+
+#[test]
+fn several_nodes_are_given_together_or_not_at_all() {
+    let mut two = shape(4, 10, 0);
+    two.node_count = 2;
+    let both = plan(vec![node(1, 4, 1024, &[]), node(2, 4, 1024, &[])], &[job(1, two.clone())]);
+    assert_eq!(both.placements[0].shares.len(), 2);
+    let one =
+        plan(vec![node(1, 4, 1024, &[]), node(2, 3, 1024, &[])], &[job(1, two), job(2, shape(4, 10, 0))]);
+    assert_eq!(one.placements.iter().map(|p| p.job_id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn an_exclusive_job_waits_for_an_empty_node_and_takes_all_of_it() {
+    let mut whole = shape(1, 10, 0);
+    whole.exclusive = true;
+    let mut busy = node(1, 8, 1024, &[]);
+    busy.cpus.free = 7;
+    let plan = plan(vec![busy, node(2, 4, 512, &["h100"])], &[job(1, whole)]);
+    let share = &plan.placements[0].shares[0];
+    assert_eq!((share.node_id, share.cpus, share.mem_mib, share.gpu_ids.len()), (2, 4, 512, 1));
+}
+
+#[test]
+fn a_throttle_lets_only_so_many_tasks_start_and_is_named() {
+    let request = Request {
+        job_id: 1,
+        shape: shape(1, 10, 0),
+        pending: "0-9".parse().unwrap(),
+        throttle_left: Some(2),
+    };
+    let plan = plan(vec![node(1, 8, 1024, &[])], &[request]);
+    assert_eq!(plan.placements.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(plan.waits[0].1.reason, Reason::ArrayThrottle);
+}
+
+#[test]
+fn a_million_tasks_cost_no_more_than_what_fits() {
+    let request = Request {
+        job_id: 1,
+        shape: shape(1, 1, 0),
+        pending: "0-999999".parse().unwrap(),
+        throttle_left: None,
+    };
+    let mut planner = Planner::new(vec![node(1, 1_000_000, 1_000_000_000, &[])], 100);
+    planner.consider(&[request]);
+    let plan = planner.finish();
+    assert!(plan.more);
+    assert_eq!(plan.placements.len(), 100);
+}
+
+prop_compose! {
+    fn any_node()(id in 1i64..6, cpus in 0i64..9, mem in 0i64..2000, gpus in 0usize..5) -> NodeFree {
+        node(id, cpus, mem, &vec!["a100-80gb"; gpus])
+    }
+}
+
+prop_compose! {
+    fn any_request()(
+        cpus in 1i64..6, mem in 1i64..900, gpus in 0u32..4, nodes in 1u32..3, exclusive: bool, tasks in 1u32..4,
+        throttle in prop::option::of(0u32..3),
+    ) -> Request {
+        let mut shape = shape(cpus, mem, gpus);
+        shape.node_count = nodes;
+        shape.exclusive = exclusive;
+        Request { job_id: 0, shape, pending: IndexSet::from_ranges([(0, tasks - 1)]), throttle_left: throttle }
+    }
+}
+
+proptest! {
+    /// Whatever the nodes and the queue: nothing is given twice, nothing over what is free, and every job that is not
+    /// wholly placed has a reason.
+    #[test]
+    fn no_plan_gives_what_is_not_there(
+        nodes in prop::collection::vec(any_node(), 0..6),
+        queue in prop::collection::vec(any_request(), 0..12),
+    ) {
+        let nodes: Vec<NodeFree> =
+            nodes.into_iter().enumerate().map(|(i, n)| node(i as i64, n.cpus.free, n.mem_mib.free, &vec!["a100-80gb"; n.gpu_models.len()])).collect();
+        let queue: Vec<Request> =
+            queue.into_iter().enumerate().map(|(i, r)| Request { job_id: i as i64, ..r }).collect();
+        let plan = plan(nodes.clone(), &queue);
+        for node in &nodes {
+            let shares: Vec<&Share> =
+                plan.placements.iter().flat_map(|p| &p.shares).filter(|s| s.node_id == node.id).collect();
+            prop_assert!(shares.iter().map(|s| s.cpus).sum::<i64>() <= node.cpus.free);
+            prop_assert!(shares.iter().map(|s| s.mem_mib).sum::<i64>() <= node.mem_mib.free);
+            let mut gpus: Vec<i64> = shares.iter().flat_map(|s| s.gpu_ids.clone()).collect();
+            let given = gpus.len();
+            gpus.sort_unstable();
+            gpus.dedup();
+            prop_assert_eq!(gpus.len(), given);
+            prop_assert!(gpus.iter().all(|id| node.gpus_free.iter().any(|g| g.id == *id)));
+        }
+        for request in &queue {
+            let placed = plan.placements.iter().filter(|p| p.job_id == request.job_id).count() as u64;
+            let waits = plan.waits.iter().filter(|w| w.0 == request.job_id).count();
+            prop_assert_eq!(waits, usize::from(placed < request.pending.len()), "one reason iff something is left");
+            if let Some(throttle) = request.throttle_left {
+                prop_assert!(placed <= u64::from(throttle));
+            }
+            for placement in plan.placements.iter().filter(|p| p.job_id == request.job_id) {
+                prop_assert_eq!(placement.shares.len(), request.shape.node_count as usize);
+            }
+        }
+    }
+}
