@@ -26,7 +26,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use proto::ErrorCode;
+use proto::ApiError;
+use proto::api::Submitted;
 use sqlx::PgPool;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -34,27 +35,6 @@ use tokio::sync::Mutex;
 
 /// How old the gauges read from the database may be: several scrapers cost one look.
 const FRESH: Duration = Duration::from_secs(2);
-
-/// Which gatherer a batch belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gatherer {
-    /// Submissions.
-    Submissions,
-    /// What nodes reported.
-    Facts,
-    /// Placements.
-    Placements,
-}
-
-impl Gatherer {
-    fn name(self) -> &'static str {
-        match self {
-            Gatherer::Submissions => "submissions",
-            Gatherer::Facts => "facts",
-            Gatherer::Placements => "placements",
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByCode {
@@ -187,20 +167,19 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// A submission was accepted; `replayed` if its key had been seen before.
-    pub fn submission_accepted(&self, replayed: bool) {
-        let code = if replayed { "replayed" } else { "accepted" };
+    /// A submission was answered.
+    pub fn submission(&self, answer: &Result<Submitted, ApiError>) {
+        let code = match answer {
+            Ok(submitted) if submitted.replayed => "replayed",
+            Ok(_) => "accepted",
+            Err(error) => error.code.name(),
+        };
         self.submissions.get_or_create(&ByCode { code }).inc();
     }
 
-    /// A submission was refused.
-    pub fn submission_refused(&self, code: ErrorCode) {
-        self.submissions.get_or_create(&ByCode { code: code.name() }).inc();
-    }
-
-    /// A gatherer committed a batch of so many entries in so long.
-    pub fn batch(&self, gatherer: Gatherer, size: usize, took: Duration) {
-        let label = ByGatherer { gatherer: gatherer.name() };
+    /// A gatherer (`submissions`, `facts`, `placements`) committed a batch of so many entries in so long.
+    pub fn batch(&self, gatherer: &'static str, size: usize, took: Duration) {
+        let label = ByGatherer { gatherer };
         self.batch_size.get_or_create(&label).observe(size as f64);
         self.batch_seconds.get_or_create(&label).observe(took.as_secs_f64());
     }
@@ -221,10 +200,14 @@ impl Metrics {
         self.reports.get_or_create(&ByEvent { event }).inc();
     }
 
-    /// A node session is open for as long as the answer lives.
-    #[must_use = "the session counts as open only while this lives"]
-    pub fn session_open(&self) -> Open {
-        Open::new(&self.node_sessions)
+    /// A node session was opened.
+    pub fn session_opened(&self) {
+        self.node_sessions.inc();
+    }
+
+    /// A node session was closed.
+    pub fn session_closed(&self) {
+        self.node_sessions.dec();
     }
 
     /// An API connection is open for as long as the answer lives.
@@ -299,16 +282,18 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::ErrorCode;
     use sqlx::postgres::PgPoolOptions;
 
     #[tokio::test]
     async fn counters_are_answered_while_the_database_is_away() {
         let metrics = Metrics::default();
-        metrics.submission_accepted(false);
-        metrics.submission_refused(ErrorCode::TooLarge);
-        metrics.batch(Gatherer::Facts, 3, Duration::from_millis(2));
+        metrics.submission(&Ok(Submitted { id: 1, replayed: false }));
+        metrics.submission(&Err(ApiError::new(ErrorCode::TooLarge, "a script of 5 MiB")));
+        metrics.batch("facts", 3, Duration::from_millis(2));
         metrics.request("/v1/jobs/{id}", 404, Duration::from_millis(1));
-        let session = metrics.session_open();
+        metrics.session_opened();
+        let connection = metrics.connection_open();
         let nowhere = PgPoolOptions::new()
             .acquire_timeout(Duration::from_millis(200))
             .connect_lazy("postgres:///none?host=/nonexistent&user=nobody")
@@ -320,12 +305,16 @@ mod tests {
             "better_compute_batch_size_sum{gatherer=\"facts\"} 3.0",
             "better_compute_api_requests_total{path=\"/v1/jobs/{id}\",status=\"404\"} 1",
             "better_compute_node_sessions 1",
+            "better_compute_api_connections 1",
             "better_compute_database_up 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line:?} is not in\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
-        drop(session);
-        assert!(metrics.scrape(&nowhere).await.contains("better_compute_node_sessions 0"));
+        metrics.session_closed();
+        drop(connection);
+        let text = metrics.scrape(&nowhere).await;
+        assert!(text.contains("better_compute_node_sessions 0\n"), "{text}");
+        assert!(text.contains("better_compute_api_connections 0\n"), "{text}");
     }
 }

@@ -44,3 +44,35 @@ pub async fn fleet_counts(db: &PgPool) -> Result<FleetCounts, StoreError> {
     .await?;
     Ok(counts)
 }
+
+/// How many nodes have a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCounts {
+    /// Nodes with a session.
+    pub connected: u32,
+    /// Nodes known.
+    pub total: u32,
+    /// Nodes without a session on which nobody put a hold, by name; at most ten.
+    pub missing: Vec<String>,
+}
+
+/// Counts the nodes' sessions.
+pub async fn node_counts(db: &PgPool) -> Result<NodeCounts, StoreError> {
+    let row = sqlx::query!(
+        r#"SELECT count(*) FILTER (WHERE connection = 'connected') AS "connected!", count(*) AS "total!",
+               ARRAY(SELECT name FROM nodes WHERE connection <> 'connected' AND eligible
+                   ORDER BY name LIMIT 10) AS "missing!"
+           FROM nodes"#
+    )
+    .fetch_one(db)
+    .await?;
+    let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+    Ok(NodeCounts { connected: count(row.connected), total: count(row.total), missing: row.missing })
+}
+
+/// Asks the server for its version: the simplest question.
+pub async fn server_version(db: &PgPool) -> Result<String, StoreError> {
+    let version =
+        sqlx::query_scalar!(r#"SELECT split_part(current_setting('server_version'), ' ', 1) AS "version!""#);
+    Ok(version.fetch_one(db).await?)
+}

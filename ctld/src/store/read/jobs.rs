@@ -17,15 +17,6 @@ use sqlx::types::Json;
 use sqlx::{PgConnection, PgPool};
 use std::cmp::Reverse;
 
-/// Whether [`job`] adds what only the view of one job shows.
-#[derive(Clone, Copy, Debug)]
-pub enum Detail<'a> {
-    /// No.
-    Leave,
-    /// Yes, as far as this viewer may see it.
-    For(&'a Caller),
-}
-
 /// The jobs a query asks for.
 pub async fn jobs(db: &PgPool, query: &JobQuery) -> Result<JobList, StoreError> {
     let filter = Filter::read(query)?;
@@ -36,12 +27,18 @@ pub async fn jobs(db: &PgPool, query: &JobQuery) -> Result<JobList, StoreError> 
 }
 
 /// One job that is no array, every task of an array, or the tasks named, in whatever state.
-pub async fn job(db: &PgPool, job: &JobRef, detail: Detail<'_>) -> Result<JobList, StoreError> {
+pub async fn jobs_of(db: &PgPool, job: &JobRef) -> Result<JobList, StoreError> {
+    let mut look = snapshot(db).await?;
+    let list = list(&mut look, &Filter::job(job)).await?;
+    look.commit().await?;
+    Ok(list)
+}
+
+/// The same with what only the view of one job shows, as far as this viewer may see it.
+pub async fn job(db: &PgPool, job: &JobRef, viewer: &Caller) -> Result<JobList, StoreError> {
     let mut look = snapshot(db).await?;
     let mut list = list(&mut look, &Filter::job(job)).await?;
-    if let Detail::For(viewer) = detail {
-        add_detail(&mut look, job.job, &mut list.jobs, viewer).await?;
-    }
+    add_detail(&mut look, job.job, &mut list.jobs, viewer).await?;
     look.commit().await?;
     Ok(list)
 }

@@ -17,10 +17,10 @@ mod pools;
 #[cfg(test)]
 mod tests;
 
-pub use counts::{FleetCounts, fleet_counts};
+pub use counts::{FleetCounts, NodeCounts, fleet_counts, node_counts, server_version};
 pub use ended::ended;
 pub use filter::{Filter, LIMIT_MAX};
-pub use jobs::{Detail, job, jobs};
+pub use jobs::{job, jobs, jobs_of};
 pub(in crate::store) use nodes::unknown as unknown_node;
 pub use nodes::{node, nodes};
 pub use pools::pools;

@@ -1,0 +1,76 @@
+//! The controller's health. Always answered: a check that fails is an answer, not an error.
+
+use super::error::Answer;
+use super::extract::{NoParams, Params};
+use crate::app::{App, Caller};
+use crate::clock::Clock;
+use crate::store::read::{NodeCounts, node_counts, server_version};
+use axum::Json;
+use axum::extract::State;
+use proto::ApiError;
+use proto::api::{DatabaseHealth, Health, HealthCheck};
+use proto::error::ErrorBody;
+use std::time::{Duration, Instant};
+
+/// A database slower than this to answer the simplest question is not well.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// The controller's health
+///
+/// Where the database is, is told to operators.
+#[utoipa::path(get, path = "/v1/check", tag = "controller", responses(
+    (status = 200, description = "what was found, well or not", body = Health),
+    (status = "default", description = "refused", body = ErrorBody)))]
+pub(super) async fn check(State(app): State<App>, caller: Caller, _: Params<NoParams>) -> Answer<Health> {
+    let begun = Instant::now();
+    let database = match server_version(&app.db).await {
+        Ok(version) => {
+            let took = begun.elapsed();
+            let message = format!("PostgreSQL {version} answered in {:.1} ms", took.as_secs_f64() * 1e3);
+            found("database", took < SLOW, message)
+        }
+        Err(error) => found("database", false, ApiError::from(error).message),
+    };
+    let nodes = if database.ok { node_counts(&app.db).await.ok() } else { None };
+    let checks = vec![database, clock_check(&app.clock), nodes_check(nodes.as_ref())];
+    let nodes = nodes.unwrap_or_default();
+    Ok(Json(Health {
+        ok: checks.iter().all(|check| check.ok),
+        checks,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        database: caller.operator.then(|| where_it_is(&app)),
+        nodes_connected: nodes.connected,
+        nodes_total: nodes.total,
+    }))
+}
+
+fn found(name: &str, ok: bool, message: String) -> HealthCheck {
+    HealthCheck { name: name.to_owned(), ok, message }
+}
+
+/// The database's clock and this process's run alike.
+fn clock_check(clock: &Clock) -> HealthCheck {
+    let message = format!("the database's clock gained {:.3} s on the controller's lately", clock.drift_s());
+    found("clock.skew", clock.steady(), message)
+}
+
+/// Every node that nobody holds has a session.
+fn nodes_check(nodes: Option<&NodeCounts>) -> HealthCheck {
+    let Some(nodes) = nodes else {
+        return found("nodes", false, "unknown: the database does not answer".to_owned());
+    };
+    let NodeCounts { connected, total, missing } = nodes;
+    let message = match missing.as_slice() {
+        [] => format!("{connected} of {total} nodes have a session"),
+        some => format!("{connected} of {total} nodes have a session: not {}", some.join(", ")),
+    };
+    found("nodes", missing.is_empty(), message)
+}
+
+fn where_it_is(app: &App) -> DatabaseHealth {
+    match &app.embedded {
+        Some(server) => DatabaseHealth { url: server.url(), embedded: true, pid: server.pid() },
+        None => DatabaseHealth { url: app.config.database.shown(), embedded: false, pid: None },
+    }
+}

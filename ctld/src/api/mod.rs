@@ -1,0 +1,85 @@
+//! The HTTP API under `/v1`, as `proto::api` lists it: who is asking, what is asked, and the answer's form.
+//!
+//! Thin on purpose. A handler reads its request, calls the store or a gatherer, and answers; what a job may do is decided in
+//! the core, and who may act on which job in the store, in the same transaction as the act. Callers are known by the
+//! connection they came on, see `caller`. Everything that can grow is bounded: connections, headers, bodies, lists.
+
+mod act;
+mod caller;
+mod check;
+mod error;
+mod extract;
+mod jobs;
+mod node_session;
+mod nodes;
+mod observe;
+mod serve;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+pub use serve::{Limits, serve, serve_within};
+
+use crate::app::App;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware;
+use axum::routing::get;
+use bytes::Bytes;
+use extract::{BODY_BYTES_MAX, NoParams, Params};
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Better Compute",
+        description = "The controller of a Better Compute cluster. Keys are snake case with units in the name, times are \
+                       RFC 3339 in UTC, and every answer that is not a success carries an error with a stable code.",
+    ),
+    tags(
+        (name = "jobs", description = "Submitting, looking at and acting on jobs"),
+        (name = "nodes", description = "Nodes and pools"),
+        (name = "controller", description = "The controller itself"),
+    )
+)]
+struct Document;
+
+/// Every path of the API.
+pub fn router(app: App) -> Router {
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(submit::submit, jobs::list))
+        .routes(routes!(submit::submit_batch))
+        .routes(routes!(act::cancel))
+        .routes(routes!(act::hold))
+        .routes(routes!(act::release))
+        .routes(routes!(act::requeue))
+        .routes(routes!(jobs::show))
+        .routes(routes!(jobs::why))
+        .routes(routes!(wait::wait))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::show))
+        .routes(routes!(nodes::drain))
+        .routes(routes!(nodes::resume))
+        .routes(routes!(nodes::pools))
+        .routes(routes!(check::check))
+        .routes(routes!(node_session::open))
+        .routes(routes!(observe::metrics))
+        .split_for_parts();
+    let document = Bytes::from(document.to_json().expect("the document is plain data"));
+    router
+        .route(
+            "/v1/openapi.json",
+            get(async move |_: Params<NoParams>| ([(CONTENT_TYPE, "application/json")], document)),
+        )
+        .fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn_with_state(app.clone(), observe::count))
+        .with_state(app)
+}
