@@ -155,6 +155,11 @@ async fn a_daemon_is_found_again_in_its_own_session_and_its_words_are_kept() {
     let program = scratch.program("ctld", "echo ready; exec tail -f /dev/null");
     let config = scratch.place.ctld_config();
     let started = Daemon::start(&scratch.place, "ctld", &program, &config).unwrap();
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while !std::fs::read_to_string(scratch.place.log("ctld")).unwrap().contains("ready") {
+        assert!(std::time::Instant::now() < until, "it says nothing");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let found = Daemon::find(&scratch.place, "ctld").unwrap().expect("it runs");
     assert_eq!(found.pid(), started.pid());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(found.pid()).unwrap());
