@@ -1,0 +1,175 @@
+//! Submissions gathered into batches.
+
+use super::batch;
+use crate::app::Caller;
+use crate::metrics::Metrics;
+use crate::store::submit::{Prepared, commit};
+use crate::store::{StoreError, pools};
+use crate::wake::Wakes;
+use backon::{ExponentialBuilder, Retryable};
+use ctld_core::admission::{PoolRules, admit};
+use proto::api::{Submission, Submitted};
+use proto::{ApiError, ErrorCode};
+use sqlx::PgPool;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most submissions in one transaction: larger batches gain nothing and make the first wait for the last.
+const BATCH_MAX: usize = 200;
+/// Submissions waiting to be committed; beyond this a client is told to try again.
+const QUEUE_MAX: usize = 4096;
+/// How long a batch is tried again while the database is away, before its callers are told.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+/// How long the pools' rules are remembered.
+const RULES_FOR: Duration = Duration::from_secs(5);
+
+type Answer = Result<Submitted, ApiError>;
+type Item = (Prepared, oneshot::Sender<Answer>);
+
+/// Where submissions are gathered and committed. Cheap to clone.
+#[derive(Clone)]
+pub struct Submissions {
+    db: PgPool,
+    queue: mpsc::Sender<Item>,
+    rules: Arc<Mutex<Option<Remembered>>>,
+}
+
+/// Rules and when they were read.
+type Remembered = (Instant, Arc<Rules>);
+
+struct Rules {
+    pools: Vec<PoolRules>,
+    tenants: HashMap<String, i32>,
+}
+
+impl Submissions {
+    /// Starts the gatherer.
+    pub fn start(db: PgPool, wakes: Arc<Wakes>, metrics: Arc<Metrics>) -> Submissions {
+        let (queue, items) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(gather(db.clone(), items, wakes, metrics));
+        Submissions { db, queue, rules: Arc::default() }
+    }
+
+    /// Checks and stores submissions; answers each, in order, after its commit.
+    pub async fn submit(&self, caller: &Caller, jobs: Vec<Submission>) -> Vec<Answer> {
+        let rules = match self.rules(&caller.tenant).await {
+            Ok(rules) => rules,
+            Err(error) => {
+                let error = ApiError::from(error);
+                return jobs.iter().map(|_| Err(error.clone())).collect();
+            }
+        };
+        let waiting: Vec<Result<oneshot::Receiver<Answer>, ApiError>> =
+            jobs.into_iter().map(|job| self.enqueue(caller, &rules, job)).collect();
+        let mut answers = Vec::with_capacity(waiting.len());
+        for answer in waiting {
+            answers.push(match answer {
+                Ok(receiver) => receiver.await.unwrap_or_else(|_| Err(stopping())),
+                Err(error) => Err(error),
+            });
+        }
+        answers
+    }
+
+    fn enqueue(
+        &self,
+        caller: &Caller,
+        rules: &Rules,
+        submission: Submission,
+    ) -> Result<oneshot::Receiver<Answer>, ApiError> {
+        let admitted = admit(&submission, &rules.pools, caller.operator)?;
+        let tenant_id = rules.tenants.get(&caller.tenant).copied().ok_or_else(|| {
+            ApiError::new(ErrorCode::PermissionDenied, format!("no tenant is called \"{}\"", caller.tenant))
+        })?;
+        let prepared = Prepared {
+            tenant_id,
+            user: caller.user.clone(),
+            uid: caller.uid,
+            gid: caller.gid,
+            submission,
+            admitted,
+        };
+        let (answer, receiver) = oneshot::channel();
+        self.queue.try_send((prepared, answer)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                ApiError::new(ErrorCode::Overloaded, format!("{QUEUE_MAX} submissions are waiting already"))
+                    .hint("try again in a moment")
+            }
+            mpsc::error::TrySendError::Closed(_) => stopping(),
+        })?;
+        Ok(receiver)
+    }
+
+    /// The rules of pools and tenants, at most a few seconds old: they change only by configuration.
+    async fn rules(&self, tenant: &str) -> Result<Arc<Rules>, StoreError> {
+        let remembered = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, rules)) = remembered
+            && at.elapsed() < RULES_FOR
+            && rules.tenants.contains_key(tenant)
+        {
+            return Ok(rules);
+        }
+        let id = pools::tenant_id(&self.db, tenant).await?;
+        let rules = Arc::new(Rules {
+            pools: pools::rules(&self.db).await?,
+            tenants: id.map(|id| (tenant.to_owned(), id)).into_iter().collect(),
+        });
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), rules.clone()));
+        Ok(rules)
+    }
+}
+
+fn stopping() -> ApiError {
+    ApiError::new(ErrorCode::Unavailable, "the controller is stopping").hint("try again in a moment")
+}
+
+async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, metrics: Arc<Metrics>) {
+    loop {
+        let batch = batch(&mut items, BATCH_MAX).await;
+        if batch.is_empty() {
+            return;
+        }
+        let (prepared, answers): (Vec<Prepared>, Vec<oneshot::Sender<Answer>>) = batch.into_iter().unzip();
+        let begun = Instant::now();
+        // The keys make trying again safe, also when a commit's outcome is not known.
+        let result = (|| commit(&db, &prepared))
+            .retry(
+                ExponentialBuilder::default()
+                    .with_min_delay(Duration::from_millis(20))
+                    .with_max_delay(Duration::from_millis(500))
+                    .with_jitter()
+                    .without_max_times()
+                    .with_total_delay(Some(RETRY_FOR)),
+            )
+            .when(StoreError::transient)
+            .await;
+        metrics.batch("submissions", prepared.len(), begun.elapsed());
+        match result {
+            Ok(results) => {
+                wakes.planner();
+                for (answer, result) in answers.into_iter().zip(results) {
+                    metrics.submission(&result);
+                    // A caller that is gone asks again with its key.
+                    let _ = answer.send(result);
+                }
+            }
+            Err(error) => {
+                let unknown = error.transient();
+                let mut api = ApiError::from(error);
+                if unknown {
+                    api = ApiError::new(
+                        ErrorCode::OutcomeUnknown,
+                        "the database went away while the job was being stored",
+                    )
+                    .hint("ask again with the same idempotency key");
+                }
+                for answer in answers {
+                    metrics.submission(&Err(api.clone()));
+                    let _ = answer.send(Err(api.clone()));
+                }
+            }
+        }
+    }
+}

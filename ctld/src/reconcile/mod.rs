@@ -1,0 +1,3 @@
+//! Reconcilers: told nothing about what changed, they read the truth, decide with the core, write, and may run twice.
+
+pub mod planner;

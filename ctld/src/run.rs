@@ -1,0 +1,214 @@
+//! Wiring: from a configuration to a running controller, and its end.
+
+use crate::app::App;
+use crate::config::{Config, Database};
+use crate::embedded::{self, Embedded};
+use crate::store::{self, StoreError, pools::DeclaredPool};
+use crate::{api, clock, reconcile};
+use anyhow::{Context, bail};
+use nix::fcntl::{Flock, FlockArg};
+use sqlx::PgPool;
+use std::fs::{DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often the embedded server is looked after.
+const EMBEDDED_LOOK: Duration = Duration::from_millis(250);
+/// How long open requests may take to end when the controller stops.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// Between tries to reach a database that is not up yet.
+const DATABASE_RETRY: Duration = Duration::from_millis(500);
+
+/// Runs a controller until SIGTERM or SIGINT.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let _lock = lock_state(&config.state_dir)?;
+    let (url, embedded) = database(&config).await?;
+    let db = store::connect(&url).context("the database's URL cannot be read")?;
+    let listener = tokio::select! {
+        ready = prepare(&db, &config) => ready?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+
+    let app = App::start(db, config, embedded);
+    app.clock.anchor_to(&app.db).await.context("compute_now() cannot be read")?;
+    let tasks = tokio_util::task::TaskTracker::new();
+    tasks.spawn(reconcile::planner::run(app.clone()));
+    tasks.spawn({
+        let app = app.clone();
+        async move { clock::keep(&app.clock, &app.db, &app.stopping).await }
+    });
+    if app.embedded.is_some() {
+        tasks.spawn(look_after_embedded(app.clone()));
+    }
+    tasks.spawn({
+        let app = app.clone();
+        async move {
+            if let Err(error) = api::serve(app.clone(), listener).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "the API ended; stopping");
+                app.stopping.cancel();
+            }
+        }
+    });
+    notify_systemd("READY=1");
+    tracing::info!(socket = %app.config.socket.display(), "ready");
+
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        () = app.stopping.cancelled() => {}
+    }
+    notify_systemd("STOPPING=1");
+    app.stopping.cancel();
+    tasks.close();
+    if tokio::time::timeout(STOP_WITHIN, tasks.wait()).await.is_err() {
+        tracing::warn!("some requests did not end within {STOP_WITHIN:?}; they are cut off");
+    }
+    let App { db, embedded, .. } = app;
+    db.close().await;
+    // Whoever still holds it is a task that was cut off above.
+    if let Some(embedded) = embedded.and_then(Arc::into_inner) {
+        embedded.stop().await?;
+    }
+    Ok(())
+}
+
+/// Everything between a configuration and the first request: migrations, pools, the socket.
+async fn prepare(db: &PgPool, config: &Config) -> anyhow::Result<UnixListener> {
+    loop {
+        match store::migrate(db).await {
+            Ok(()) => break,
+            Err(error) if away(&error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the database cannot be reached; trying again"
+                );
+                tokio::time::sleep(DATABASE_RETRY).await;
+            }
+            Err(error) => return Err(error).context("the migrations cannot be applied"),
+        }
+    }
+    store::pools::declare(db, &declared(config)).await.context("the pools cannot be declared")?;
+    store::node::disconnect_all(db).await.context("the nodes cannot be read")?;
+    listen(&config.socket).await
+}
+
+fn away(error: &StoreError) -> bool {
+    match error {
+        StoreError::Migrate(sqlx::migrate::MigrateError::Execute(
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut,
+        )) => true,
+        error => error.transient(),
+    }
+}
+
+fn declared(config: &Config) -> Vec<DeclaredPool> {
+    // The configuration's checks keep these far below i64's range.
+    let signed = |s: u64| i64::try_from(s).unwrap_or(i64::MAX);
+    config
+        .pools
+        .iter()
+        .map(|(name, pool)| DeclaredPool {
+            name: name.clone(),
+            is_default: pool.default,
+            time_limit_max_s: pool.time_limit_max_s.map(signed),
+            time_limit_default_s: pool.time_limit_default_s.map(signed),
+            mem_per_cpu_default_mib: signed(pool.mem_per_cpu_default_mib),
+        })
+        .collect()
+}
+
+/// One controller a state directory.
+fn lock_state(dir: &Path) -> anyhow::Result<Flock<File>> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        .with_context(|| format!("cannot make the state directory \"{}\"", dir.display()))?;
+    let path = dir.join("ctld.lock");
+    let file = File::create(&path).with_context(|| format!("cannot open \"{}\"", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
+        anyhow::Error::new(error).context(format!("another ctld runs in \"{}\"", dir.display()))
+    })
+}
+
+async fn database(config: &Config) -> anyhow::Result<(String, Option<Arc<Embedded>>)> {
+    match (&config.database, config.embedded_settings()) {
+        (Database::Url(url), _) => Ok((url.clone(), None)),
+        (Database::Embedded, Some(settings)) => {
+            let embedded = embedded::start(&settings).await?;
+            Ok((embedded.url(), Some(Arc::new(embedded))))
+        }
+        (Database::Embedded, None) => bail!("database is \"embedded\" but has no settings"),
+    }
+}
+
+/// Starts the embedded server again whenever it is gone.
+async fn look_after_embedded(app: App) {
+    let Some(embedded) = &app.embedded else { return };
+    loop {
+        tokio::select! {
+            () = app.stopping.cancelled() => return,
+            () = tokio::time::sleep(EMBEDDED_LOOK) => {}
+        }
+        if embedded.pid().is_some() {
+            continue;
+        }
+        tracing::error!("the embedded PostgreSQL is gone; starting it again");
+        if let Err(error) = embedded.ensure_running().await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the embedded PostgreSQL does not start"
+            );
+        }
+        app.wakes.planner();
+    }
+}
+
+/// Binds the API's socket, taking the place of one that nobody listens on any more. Anybody on the machine may connect:
+/// who they are is told by the kernel, what they may do by the API.
+async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
+    if UnixStream::connect(path).await.is_ok() {
+        bail!("something already serves \"{}\"", path.display());
+    }
+    if let Some(dir) = path.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(dir)
+            .with_context(|| format!("cannot make the socket's directory \"{}\"", dir.display()))?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot replace the socket \"{}\"", path.display()));
+        }
+        _ => {}
+    }
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("cannot listen on \"{}\"", path.display()))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Tells systemd, where it started us, how far we are (sd_notify(3): one datagram).
+fn notify_systemd(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let path = path.to_string_lossy();
+    let sent = std::os::unix::net::UnixDatagram::unbound().and_then(|socket| match path.strip_prefix('@') {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.send_to_addr(state.as_bytes(), &address)
+        }
+        None => socket.send_to(state.as_bytes(), &*path),
+    });
+    if let Err(error) = sent {
+        tracing::warn!(%error, "systemd could not be told \"{state}\"");
+    }
+}

@@ -1,0 +1,298 @@
+//! Node sessions: one WebSocket a node, its messages in `proto::session`.
+//!
+//! A session tells its node what should be so (reading the truth from the store whenever it is woken, and now and then by
+//! itself) and passes the node's reports to the facts gatherer, acknowledging each after its commit. It decides nothing and
+//! remembers only what it has sent. When it ends, nothing is released.
+
+mod reports;
+
+use crate::app::App;
+use crate::store::node::{Session, Told, close_session, open_session, record_seen, target};
+use crate::store::{StoreError, facts::Fact};
+use crate::wake::SessionLine;
+use axum::extract::ws::{Message, WebSocket};
+use proto::ApiError;
+use proto::session::{
+    Command, CommandAct, ControllerMessage, Event, FRAME_BYTES_MAX, Hello, NodeMessage, PROTOCOL, Target,
+};
+use reports::InFlight;
+use std::time::{Duration, Instant};
+
+/// How long a node may take to say who it is.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// A node that says nothing for so long has no session: six heartbeats.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+/// How often a session pings its node, and looks at the target by itself.
+const TICK: Duration = Duration::from_secs(5);
+/// How often "last seen" is written; in between it is a few seconds old.
+const SEEN_EVERY: Duration = Duration::from_secs(5);
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the node closed it")]
+    Closed,
+    #[error("the controller is stopping")]
+    Stopping,
+    #[error("another session owns the node")]
+    Superseded,
+    #[error("the node was silent for {SILENT_MAX:?}")]
+    Silent,
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("the connection failed")]
+    Socket(#[from] axum::Error),
+    #[error("the node sent what cannot be read: {0}")]
+    Message(String),
+    #[error("the store failed")]
+    Store(#[from] StoreError),
+}
+
+/// Serves one node until its session ends.
+pub async fn serve(app: App, mut socket: WebSocket) {
+    let (session, node) = match open(&app, &mut socket).await {
+        Ok(opened) => opened,
+        Err(Ended::Refused(message)) => {
+            tracing::warn!(reason = %message, "a node session is refused");
+            let _ = send(&mut socket, &ControllerMessage::Refused { message }).await;
+            return;
+        }
+        Err(error) => {
+            tracing::info!(error = &error as &dyn std::error::Error, "a node session did not open");
+            return;
+        }
+    };
+    tracing::info!(node.name = %node, session.epoch = session.epoch, "node connected");
+    app.metrics.session_opened();
+    let line = app.wakes.session_of(session.node_id);
+    // Capacity has come: a node that can be placed on.
+    app.wakes.planner();
+    let ended = Open::new(&app, session, line).run(&mut socket).await;
+    app.metrics.session_closed();
+    if let Err(error) = close_session(&app.db, session).await {
+        tracing::warn!(node.name = %node, error = &error as &dyn std::error::Error, "the session's end is not recorded");
+    }
+    tracing::info!(node.name = %node, session.epoch = session.epoch, reason = %ended, "node disconnected");
+}
+
+async fn open(app: &App, socket: &mut WebSocket) -> Result<(Session, String), Ended> {
+    let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.map_err(|_| Ended::Silent)?;
+    let Some(message) = first else { return Err(Ended::Closed) };
+    let hello = match read(&message?)? {
+        Some(NodeMessage::Hello(hello)) => hello,
+        _ => return Err(Ended::Message("the first message is not a hello".to_owned())),
+    };
+    check(&hello).map_err(Ended::Refused)?;
+    let session = open_session(&app.db, &hello).await.map_err(|error| match error {
+        StoreError::Api(ApiError { message, .. }) => Ended::Refused(message),
+        error => Ended::Store(error),
+    })?;
+    let welcome = ControllerMessage::Welcome { node_id: session.node_id, session_epoch: session.epoch };
+    send(socket, &welcome).await?;
+    Ok((session, hello.node))
+}
+
+fn check(hello: &Hello) -> Result<(), String> {
+    if hello.protocol != PROTOCOL {
+        return Err(format!(
+            "node \"{}\" speaks protocol {}, this controller {PROTOCOL}: install the same version on both",
+            hello.node, hello.protocol
+        ));
+    }
+    let name_ok = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let first_ok = hello.node.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !first_ok || hello.node.len() > 254 || !hello.node.chars().all(name_ok) {
+        return Err(format!(
+            "{:?} is not a node name: letters, digits, \".\", \"_\" and \"-\" accepted",
+            hello.node
+        ));
+    }
+    Ok(())
+}
+
+/// A session that is open.
+struct Open<'a> {
+    app: &'a App,
+    session: Session,
+    line: SessionLine,
+    told: Told,
+    generation: u64,
+    next_command: u64,
+    heard: Instant,
+    seen_written: Instant,
+    in_flight: InFlight,
+}
+
+impl<'a> Open<'a> {
+    fn new(app: &'a App, session: Session, line: SessionLine) -> Open<'a> {
+        let now = Instant::now();
+        Open {
+            app,
+            session,
+            line,
+            told: Told::default(),
+            generation: 0,
+            next_command: 0,
+            heard: now,
+            seen_written: now,
+            in_flight: InFlight::default(),
+        }
+    }
+
+    async fn run(&mut self, socket: &mut WebSocket) -> Ended {
+        if let Err(ended) = self.send_target(socket, true).await {
+            return ended;
+        }
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            let step = tokio::select! {
+                () = self.app.stopping.cancelled() => Err(Ended::Stopping),
+                message = socket.recv() => match message {
+                    Some(Ok(message)) => self.hear(message).await,
+                    Some(Err(error)) => Err(Ended::Socket(error)),
+                    None => Err(Ended::Closed),
+                },
+                () = self.line.target_changed.notified() => self.send_target(socket, false).await,
+                command = self.line.commands.recv() => match command {
+                    Some(act) => self.send_command(socket, act).await,
+                    None => Err(Ended::Superseded),
+                },
+                acked = self.in_flight.next() => match acked {
+                    Ok(seq) => send(socket, &ControllerMessage::Ack { seq }).await,
+                    Err(reports::Superseded) => Err(Ended::Superseded),
+                },
+                _ = tick.tick() => self.tick(socket).await,
+            };
+            if let Err(ended) = step {
+                return ended;
+            }
+        }
+    }
+
+    async fn hear(&mut self, message: Message) -> Result<(), Ended> {
+        self.heard = Instant::now();
+        match read(&message)? {
+            None => Ok(()),
+            Some(NodeMessage::Hello(_)) => Err(Ended::Message("a second hello".to_owned())),
+            Some(NodeMessage::Heartbeat { .. }) => Ok(()),
+            Some(NodeMessage::CommandResult { id, error: Some(error) }) => {
+                tracing::info!(command.id = id, reason = %error, "a command failed on its node");
+                Ok(())
+            }
+            Some(NodeMessage::CommandResult { error: None, .. }) => Ok(()),
+            Some(NodeMessage::Report(report)) => {
+                let facts = report
+                    .events
+                    .into_iter()
+                    .inspect(|e| self.app.metrics.report(event_name(&e.event)))
+                    .map(|e| Fact {
+                        node_id: self.session.node_id,
+                        session_epoch: self.session.epoch,
+                        allocation_id: e.allocation_id,
+                        event: e.event,
+                    })
+                    .collect();
+                let answer = self.app.facts.report(facts).await.ok_or(Ended::Stopping)?;
+                self.in_flight.push(report.seq, answer);
+                Ok(())
+            }
+        }
+    }
+
+    async fn tick(&mut self, socket: &mut WebSocket) -> Result<(), Ended> {
+        if self.heard.elapsed() > SILENT_MAX {
+            return Err(Ended::Silent);
+        }
+        socket.send(Message::Ping(Default::default())).await?;
+        if self.seen_written.elapsed() + Duration::from_millis(100) >= SEEN_EVERY {
+            self.seen_written = Instant::now();
+            match record_seen(&self.app.db, self.session, self.heard.elapsed().as_secs_f64()).await {
+                Ok(true) => {}
+                Ok(false) => return Err(Ended::Superseded),
+                // The session outlives the database: jobs go on, and reports wait.
+                Err(error) if error.transient() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.send_target(socket, false).await
+    }
+
+    /// Sends what the node has not been told, in parts that fit a frame.
+    async fn send_target(&mut self, socket: &mut WebSocket, first: bool) -> Result<(), Ended> {
+        let grace_s = u32::try_from(self.app.config.kill_grace_s).unwrap_or(u32::MAX);
+        let target = match target(&self.app.db, self.session, &mut self.told, first, grace_s).await {
+            Ok(Some(target)) => target,
+            Ok(None) => return Ok(()),
+            // Without the first target there is no session; later ones are tried again with the next tick.
+            Err(error) if error.transient() && !first => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for part in parts(target) {
+            self.generation += 1;
+            send(socket, &ControllerMessage::Target(Target { generation: self.generation, ..part })).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_command(&mut self, socket: &mut WebSocket, act: CommandAct) -> Result<(), Ended> {
+        self.next_command += 1;
+        let id = self.next_command;
+        let idempotency_key = format!("{}:{}:{id}", self.session.node_id, self.session.epoch);
+        send(socket, &ControllerMessage::Command(Command { id, idempotency_key, act })).await
+    }
+}
+
+/// Splits a target whose assignments would not fit one frame.
+fn parts(mut target: Target) -> Vec<Target> {
+    let budget = FRAME_BYTES_MAX / 2;
+    let mut parts = Vec::new();
+    let mut part = Target {
+        full: target.full,
+        keep: std::mem::take(&mut target.keep),
+        stop: target.stop,
+        ..Target::default()
+    };
+    let mut bytes = 0;
+    for assignment in target.run {
+        // JSON escapes at most six bytes for one, but scripts and environments hardly need any.
+        let size = 2
+            * (assignment.script.len()
+                + assignment.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum::<usize>())
+            + 1024;
+        if bytes + size > budget && !part.run.is_empty() {
+            let full = part.full;
+            parts.push(Target { more: true, ..std::mem::take(&mut part) });
+            part.full = full;
+            bytes = 0;
+        }
+        bytes += size;
+        part.run.push(assignment);
+    }
+    parts.push(part);
+    parts
+}
+
+fn event_name(event: &Event) -> &'static str {
+    match event {
+        Event::Started { .. } => "started",
+        Event::Completing => "completing",
+        Event::Ended(_) => "ended",
+    }
+}
+
+fn read(message: &Message) -> Result<Option<NodeMessage>, Ended> {
+    match message {
+        Message::Text(text) => {
+            serde_json::from_str(text).map(Some).map_err(|e| Ended::Message(e.to_string()))
+        }
+        Message::Ping(_) | Message::Pong(_) => Ok(None),
+        Message::Close(_) => Err(Ended::Closed),
+        Message::Binary(_) => Err(Ended::Message("a binary frame".to_owned())),
+    }
+}
+
+async fn send(socket: &mut WebSocket, message: &ControllerMessage) -> Result<(), Ended> {
+    let text = serde_json::to_string(message).map_err(|e| Ended::Message(e.to_string()))?;
+    socket.send(Message::Text(text.into())).await?;
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! All SQL. One function is one business act: it takes a connection or pool, reads `compute_now()` for the time, guards its
+//! updates by the state it expects, and says what happened.
+//!
+//! Transactions that lock several tables take them in one order: jobs, attempts, allocations, nodes, gpus, node_resources, then
+//! bookings; within a table by primary key. Rows are private structs; one that cannot become a domain value is an error that
+//! names table, column and row.
+
+pub mod act;
+pub mod facts;
+pub mod holds;
+pub mod node;
+pub mod place;
+pub mod pools;
+pub mod read;
+pub mod snapshot;
+pub mod submit;
+
+#[cfg(test)]
+mod tests;
+
+use proto::{ApiError, ErrorCode};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The most connections one controller opens.
+const CONNECTIONS_MAX: u32 = 16;
+/// How long a request waits for a connection before it is answered "try again".
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the store may answer instead of a result.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database could not be reached or refused a statement.
+    #[error("database")]
+    Database(#[from] sqlx::Error),
+    /// The migrations could not be applied.
+    #[error("migrations")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// An answer for the caller.
+    #[error("{0}")]
+    Api(#[from] ApiError),
+    /// A row that is no value of ours.
+    #[error("row of {table}, column {column}: {value:?} cannot be read")]
+    Row {
+        /// The table.
+        table: &'static str,
+        /// The column.
+        column: &'static str,
+        /// What stands there.
+        value: String,
+    },
+}
+
+impl StoreError {
+    /// Whether the same act may succeed when tried again: the connection failed, the server is going down or coming up, or
+    /// PostgreSQL broke a deadlock (40P01) or a serialization cycle (40001).
+    pub fn transient(&self) -> bool {
+        let StoreError::Database(error) = self else { return false };
+        match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::Tls(_) => true,
+            sqlx::Error::Database(db) => db.code().is_some_and(|code| {
+                matches!(code.as_ref(), "40P01" | "40001" | "57P01" | "57P02" | "57P03" | "53300" | "25006")
+                    || code.starts_with("08")
+            }),
+            _ => false,
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
+        match error {
+            StoreError::Api(api) => api,
+            error if error.transient() => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the database cannot be reached");
+                ApiError::new(ErrorCode::Unavailable, "the database cannot be reached now")
+                    .hint("try again in a moment; the controller reconnects by itself")
+            }
+            error => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a statement failed");
+                ApiError::new(ErrorCode::Internal, "the controller met a fault of its own")
+                    .hint("the controller's log says which")
+            }
+        }
+    }
+}
+
+/// A pool of connections to `url`. Connects when first used.
+pub fn connect(url: &str) -> Result<PgPool, sqlx::Error> {
+    let options = PgConnectOptions::from_str(url)?
+        .application_name("ctld")
+        // A controller must not hold a transaction open while it is stuck.
+        .options([("idle_in_transaction_session_timeout", "60s"), ("lock_timeout", "30s")]);
+    Ok(PgPoolOptions::new()
+        .max_connections(CONNECTIONS_MAX)
+        .min_connections(2)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .connect_lazy_with(options))
+}
+
+/// Applies the migrations, under a lock that several controllers starting at once share.
+pub async fn migrate(db: &PgPool) -> Result<(), StoreError> {
+    sqlx::migrate!("../migrations").run(db).await?;
+    Ok(())
+}
+
+/// The time, by the one clock.
+pub async fn database_now(db: &PgPool) -> Result<chrono::DateTime<chrono::Utc>, StoreError> {
+    Ok(sqlx::query_scalar!(r#"SELECT compute_now() AS "now!""#).fetch_one(db).await?)
+}
+
+/// What a row held that could not be read.
+fn row_error(table: &'static str, column: &'static str, value: impl Into<String>) -> StoreError {
+    StoreError::Row { table, column, value: value.into() }
+}
+
+/// Reads an `int4multirange` that a query selected as text.
+fn index_set(table: &'static str, column: &'static str, text: &str) -> Result<proto::IndexSet, StoreError> {
+    proto::IndexSet::from_multirange(text).ok_or_else(|| row_error(table, column, text))
+}
+
+/// The value of a condition column.
+fn condition_value(condition: &proto::Condition) -> serde_json::Value {
+    serde_json::to_value(condition).unwrap_or_else(|error| {
+        // A condition is strings and integers: it always serialises.
+        unreachable!("condition: {error}")
+    })
+}

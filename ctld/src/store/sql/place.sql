@@ -1,0 +1,42 @@
+-- Turns placements into attempts, allocations and node bookings from now on, takes their tasks out of the queue and their
+-- amounts out of the nodes. The rows involved are locked by the caller; the constraints stand behind it.
+WITH input AS (
+    SELECT *
+    FROM unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::int[], $6::bigint[])
+        AS t (job_id, task, position, node_id, cpus, mem_mib)
+), tasks AS (
+    SELECT DISTINCT job_id, task FROM input
+), made AS (
+    INSERT INTO attempts (job_id, task, number, state, placed_at)
+    SELECT t.job_id, t.task,
+        coalesce((SELECT max(a.number) FROM attempts a WHERE a.job_id = t.job_id AND a.task = t.task), 0) + 1,
+        'starting', compute_now()
+    FROM tasks t
+    ORDER BY t.job_id, t.task
+    RETURNING id, job_id, task
+), placed AS (
+    INSERT INTO allocations (attempt_id, node_id, position, cpus, mem_mib)
+    SELECT m.id, i.node_id, i.position, i.cpus, i.mem_mib
+    FROM input i JOIN made m ON m.job_id = i.job_id AND m.task = i.task
+    ORDER BY m.id, i.position
+    RETURNING id, attempt_id, node_id, position, cpus, mem_mib
+), amounts AS (
+    UPDATE node_resources r
+    SET allocated = r.allocated + CASE r.resource WHEN 'cpus' THEN u.cpus ELSE u.mem_mib END
+    FROM (SELECT node_id, sum(cpus) AS cpus, sum(mem_mib)::bigint AS mem_mib FROM input GROUP BY node_id) u
+    WHERE r.node_id = u.node_id
+), queue AS (
+    UPDATE jobs j
+    SET pending = j.pending - u.tasks, active = j.active + u.n, state = 'running', version = j.version + 1
+    FROM (
+        SELECT job_id, range_agg(int4range(task, task + 1)) AS tasks, count(*)::int AS n FROM tasks GROUP BY job_id
+    ) u
+    WHERE j.id = u.job_id
+), booked AS (
+    INSERT INTO node_bookings (allocation_id, node_id, cpus, mem_mib, during)
+    SELECT p.id, p.node_id, p.cpus, p.mem_mib,
+        tstzrange(compute_now(), compute_now() + make_interval(secs => j.time_limit_s + $7::double precision))
+    FROM placed p JOIN made m ON m.id = p.attempt_id JOIN jobs j ON j.id = m.job_id
+)
+SELECT m.job_id AS "job_id!", m.task AS "task!", p.position AS "position!", p.id AS "allocation_id!"
+FROM placed p JOIN made m ON m.id = p.attempt_id

@@ -1,0 +1,216 @@
+//! The store's acts on a real database, one of its own for each test. Nodes and jobs are made through the store's own
+//! functions, so that what is tested is what runs.
+
+mod placing;
+mod reporting;
+mod submitting;
+mod users_acts;
+
+use super::facts::{Fact, Recorded, record};
+use super::node::{Session, open_session};
+use super::place::{Applied, apply};
+use super::pools::{DeclaredPool, declare, rules, tenant_id};
+use super::snapshot::{nodes_free, queue_page};
+use super::submit::{Prepared, commit};
+use crate::app::Caller;
+use ctld_core::admission::admit;
+use ctld_core::plan::{Plan, Planner};
+use proto::api::{ArraySpec, Submission, Submitted, Usage};
+use proto::session::{EndCause, Ended, Event, GpuFacts, Hello, Inventory, PROTOCOL};
+use proto::{ApiError, IndexSet};
+use sqlx::PgPool;
+use std::collections::BTreeMap;
+
+/// A user.
+fn caller(user: &str) -> Caller {
+    Caller { uid: 1000, gid: 1000, user: user.into(), tenant: "default".into(), operator: user == "root" }
+}
+
+/// A small job under this key.
+fn job(key: &str) -> Submission {
+    Submission {
+        idempotency_key: key.into(),
+        name: "test".into(),
+        pool: None,
+        account: None,
+        script: "#!/bin/sh\ntrue\n".into(),
+        args: vec![],
+        env: BTreeMap::new(),
+        chdir: "/".into(),
+        output: None,
+        error: None,
+        input: None,
+        open_mode: Default::default(),
+        umask: 0o22,
+        rlimits: BTreeMap::new(),
+        cpus: 1,
+        mem_mib: Some(100),
+        exclusive: false,
+        mem_all: false,
+        gpus: 0,
+        gpu_type: None,
+        nodes: 1,
+        ntasks: None,
+        cpus_per_task: None,
+        time_limit_s: Some(600),
+        warn: None,
+        array: None,
+        hold: false,
+        begin: None,
+        comment: None,
+        nice: 0,
+        requeue: true,
+        submit_host: String::new(),
+        submit_dir: String::new(),
+    }
+}
+
+fn array(key: &str, indices: &str, throttle: Option<u32>) -> Submission {
+    Submission { array: Some(ArraySpec { indices: indices.parse().unwrap(), throttle }), ..job(key) }
+}
+
+/// A database with one pool.
+async fn with_pool(db: &PgPool) {
+    let pool = DeclaredPool {
+        name: "main".into(),
+        is_default: true,
+        time_limit_max_s: None,
+        time_limit_default_s: None,
+        mem_per_cpu_default_mib: 1024,
+    };
+    declare(db, &[pool]).await.unwrap();
+}
+
+/// A node with a session.
+async fn node(db: &PgPool, name: &str, cpus: u32, gpus: u32) -> Session {
+    let gpus = (0..gpus)
+        .map(|index| GpuFacts {
+            uuid: format!("GPU-{name}-{index}"),
+            index,
+            model: "a100-80gb".into(),
+            mem_mib: 81920,
+            declared: true,
+        })
+        .collect();
+    let hello = Hello {
+        protocol: PROTOCOL,
+        node: name.into(),
+        pool: "main".into(),
+        version: "test".into(),
+        boot_id: "boot".into(),
+        journal_id: "journal".into(),
+        cgroup_mode: "v1".into(),
+        inventory: Inventory { cpus, mem_mib: 1000, gpus },
+    };
+    open_session(db, &hello).await.unwrap()
+}
+
+/// Submits as this user; one answer each.
+async fn submit(db: &PgPool, user: &str, jobs: Vec<Submission>) -> Vec<Result<Submitted, ApiError>> {
+    let pools = rules(db).await.unwrap();
+    let tenant_id = tenant_id(db, "default").await.unwrap().unwrap();
+    let batch: Vec<Prepared> = jobs
+        .into_iter()
+        .map(|submission| Prepared {
+            tenant_id,
+            user: user.into(),
+            uid: 1000,
+            gid: 1000,
+            admitted: admit(&submission, &pools, false).unwrap(),
+            submission,
+        })
+        .collect();
+    commit(db, &batch).await.unwrap()
+}
+
+/// Submits one job as alice; its id.
+async fn submit_one(db: &PgPool, job: Submission) -> i64 {
+    submit(db, "alice", vec![job]).await.remove(0).unwrap().id
+}
+
+/// What the planner would do now.
+async fn plan(db: &PgPool) -> Plan {
+    let pool_id = rules(db).await.unwrap()[0].id;
+    let mut planner = Planner::new(nodes_free(db, pool_id).await.unwrap(), 1000);
+    planner.consider(&queue_page(db, pool_id, None, 1000).await.unwrap().requests);
+    planner.finish()
+}
+
+/// Plans and applies.
+async fn place(db: &PgPool) -> Applied {
+    apply(db, &plan(db).await.placements, 30).await.unwrap()
+}
+
+/// The live allocations, oldest first.
+async fn live(db: &PgPool) -> Vec<i64> {
+    sqlx::query_scalar("SELECT id FROM allocations WHERE released_at IS NULL ORDER BY id")
+        .fetch_all(db)
+        .await
+        .unwrap()
+}
+
+fn started(session: Session, allocation_id: i64) -> Fact {
+    let paths = ["/o".to_owned(), "/e".to_owned(), "/dev/null".to_owned()];
+    fact(session, allocation_id, Event::Started { age_us: 1000, paths })
+}
+
+fn exited(session: Session, allocation_id: i64, code: i32) -> Fact {
+    ended(session, allocation_id, EndCause::Exited, Some(code))
+}
+
+fn ended(session: Session, allocation_id: i64, cause: EndCause, exit_code: Option<i32>) -> Fact {
+    let usage = Usage { cpu_us: 5, mem_peak_bytes: Some(6), oom_kills: 0 };
+    let ended =
+        Ended { age_us: 10, started_age_us: Some(500), cause, exit_code, signal: None, message: None, usage };
+    fact(session, allocation_id, Event::Ended(ended))
+}
+
+fn fact(session: Session, allocation_id: i64, event: Event) -> Fact {
+    Fact { node_id: session.node_id, session_epoch: session.epoch, allocation_id, event }
+}
+
+async fn report(db: &PgPool, facts: Vec<Fact>) -> Recorded {
+    record(db, &facts).await.unwrap()
+}
+
+/// `state`, `active`, `pending` of a job.
+async fn job_row(db: &PgPool, id: i64) -> (String, i32, IndexSet) {
+    let (state, active, pending): (String, i32, String) =
+        sqlx::query_as("SELECT state, active, pending::text FROM jobs WHERE id = $1")
+            .bind(id)
+            .fetch_one(db)
+            .await
+            .unwrap();
+    (state, active, IndexSet::from_multirange(&pending).unwrap())
+}
+
+/// What must hold whatever happened: counters equal the live bookings, nothing terminal holds anything, no task runs twice.
+async fn audit(db: &PgPool) {
+    let wrong: Vec<String> = sqlx::query_scalar(
+        "SELECT format('node %s: %s %s allocated, %s booked', r.node_id, r.allocated, r.resource, coalesce(b.sum, 0))
+         FROM node_resources r LEFT JOIN LATERAL (
+             SELECT sum(CASE r.resource WHEN 'cpus' THEN b.cpus ELSE b.mem_mib END) FROM node_bookings b
+             WHERE b.node_id = r.node_id) b ON true
+         WHERE r.allocated <> coalesce(b.sum, 0)
+         UNION ALL
+         SELECT format('booking of released allocation %s', b.allocation_id)
+         FROM (SELECT allocation_id FROM node_bookings UNION SELECT allocation_id FROM device_bookings) b
+         JOIN allocations a ON a.id = b.allocation_id WHERE a.released_at IS NOT NULL
+         UNION ALL
+         SELECT format('live allocation %s without a booking', a.id) FROM allocations a
+         WHERE a.released_at IS NULL AND NOT EXISTS (SELECT FROM node_bookings b WHERE b.allocation_id = a.id)
+         UNION ALL
+         SELECT format('attempt %s ended with live allocation %s', t.id, a.id) FROM attempts t
+         JOIN allocations a ON a.attempt_id = t.id WHERE t.ended_at IS NOT NULL AND a.released_at IS NULL
+         UNION ALL
+         SELECT format('job %s counts %s active, %s are', j.id, j.active, count(t.id)) FROM jobs j
+         LEFT JOIN attempts t ON t.job_id = j.id AND t.ended_at IS NULL GROUP BY j.id HAVING j.active <> count(t.id)
+         UNION ALL
+         SELECT format('job %s task %s is pending and runs', t.job_id, t.task) FROM attempts t JOIN jobs j ON j.id = t.job_id
+         WHERE t.ended_at IS NULL AND j.pending @> t.task",
+    )
+    .fetch_all(db)
+    .await
+    .unwrap();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

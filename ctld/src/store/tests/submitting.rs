@@ -1,0 +1,60 @@
+use super::*;
+use proto::ErrorCode;
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_key_names_one_job_for_ever_and_another_body_is_a_conflict(db: PgPool) {
+    with_pool(&db).await;
+    let first = submit_one(&db, job("k")).await;
+    let again = submit(&db, "alice", vec![job("k")]).await.remove(0).unwrap();
+    assert_eq!((again.id, again.replayed), (first, true));
+    let other = Submission { name: "other".into(), ..job("k") };
+    let refused = submit(&db, "alice", vec![other]).await.remove(0).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains("\"k\"") && refused.message.contains(&first.to_string()));
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_key_belongs_to_its_user(db: PgPool) {
+    with_pool(&db).await;
+    let alices = submit(&db, "alice", vec![job("k")]).await.remove(0).unwrap();
+    let bobs = submit(&db, "bob", vec![job("k")]).await.remove(0).unwrap();
+    assert_ne!(alices.id, bobs.id);
+    assert!(!bobs.replayed);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_same_key_twice_in_one_batch_is_one_job(db: PgPool) {
+    with_pool(&db).await;
+    let other = Submission { name: "other".into(), ..job("k") };
+    let answers = submit(&db, "alice", vec![job("k"), job("k"), other, job("l")]).await;
+    let ids: Vec<Option<i64>> = answers.iter().map(|a| a.as_ref().ok().map(|s| s.id)).collect();
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(ids[2], None);
+    assert!(ids[3].is_some() && ids[3] != ids[0]);
+    let jobs: i64 = sqlx::query_scalar("SELECT count(*) FROM jobs").fetch_one(&db).await.unwrap();
+    assert_eq!(jobs, 2);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn concurrent_batches_with_the_same_keys_in_opposite_order_neither_deadlock_nor_double(db: PgPool) {
+    with_pool(&db).await;
+    let keys: Vec<String> = (0..50).map(|i| format!("k{i}")).collect();
+    let forward: Vec<Submission> = keys.iter().map(|k| job(k)).collect();
+    let backward: Vec<Submission> = keys.iter().rev().map(|k| job(k)).collect();
+    let (a, b) = tokio::join!(submit(&db, "alice", forward), submit(&db, "alice", backward));
+    let ids = |answers: Vec<Result<Submitted, ApiError>>| -> Vec<i64> {
+        answers.into_iter().map(|a| a.unwrap().id).collect()
+    };
+    let (a, mut b) = (ids(a), ids(b));
+    b.reverse();
+    assert_eq!(a, b);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_array_of_a_million_is_one_row(db: PgPool) {
+    with_pool(&db).await;
+    let id = submit_one(&db, array("k", "0-999999", None)).await;
+    assert_eq!(job_row(&db, id).await.2.len(), 1_000_000);
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM jobs").fetch_one(&db).await.unwrap();
+    assert_eq!(rows, 1);
+}

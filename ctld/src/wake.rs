@@ -1,0 +1,116 @@
+//! Who wakes whom inside one controller. A wake only shortens a wait: everything that is woken also looks by itself.
+
+use crate::store::act::Acted;
+use proto::api::ActOutcome;
+use proto::session::CommandAct;
+use proto::{ApiError, ErrorCode};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Notify, broadcast, mpsc};
+
+/// How many ended jobs a slow waiter may lag behind before it has to look for itself.
+const ENDED_QUEUE: usize = 4096;
+/// Commands waiting to be sent to one node.
+const COMMANDS_MAX: usize = 1024;
+
+/// The wakes of one controller.
+pub struct Wakes {
+    planner: Notify,
+    lines: Mutex<HashMap<i64, Line>>,
+    ended: broadcast::Sender<i64>,
+}
+
+struct Line {
+    target_changed: Arc<Notify>,
+    commands: mpsc::Sender<CommandAct>,
+}
+
+/// A session's end of its line.
+pub struct SessionLine {
+    /// Notified when the node's target may have changed, and when a later session has taken the line over.
+    pub target_changed: Arc<Notify>,
+    /// One-shot acts for the node.
+    pub commands: mpsc::Receiver<CommandAct>,
+}
+
+impl Default for Wakes {
+    fn default() -> Wakes {
+        Wakes { planner: Notify::new(), lines: Mutex::default(), ended: broadcast::channel(ENDED_QUEUE).0 }
+    }
+}
+
+impl Wakes {
+    /// There may be something to place: a submission, or capacity that came free.
+    pub fn planner(&self) {
+        self.planner.notify_one();
+    }
+
+    /// Returns when somebody called [`Wakes::planner`] since the last return.
+    pub async fn planner_woken(&self) {
+        self.planner.notified().await;
+    }
+
+    /// The targets of these nodes changed.
+    pub fn nodes(&self, ids: impl IntoIterator<Item = i64>) {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in ids {
+            if let Some(line) = lines.get(&id) {
+                line.target_changed.notify_one();
+            }
+        }
+    }
+
+    /// The line of a node's new session, which takes the place of an earlier one.
+    pub fn session_of(&self, node_id: i64) -> SessionLine {
+        let target_changed = Arc::new(Notify::new());
+        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let line = Line { target_changed: target_changed.clone(), commands: sender };
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = lines.insert(node_id, line) {
+            earlier.target_changed.notify_one();
+        }
+        SessionLine { target_changed, commands }
+    }
+
+    /// Wakes whoever an act concerns and sends its signals. A signal whose node cannot be reached turns its answer into an
+    /// error: nothing keeps it for later.
+    pub fn announce(&self, acted: &mut Acted) {
+        if acted.queue_changed {
+            self.planner();
+        }
+        self.nodes(acted.nodes.iter().copied());
+        self.ended(acted.ended.iter().copied());
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for order in acted.signals.drain(..) {
+            let act = CommandAct::Signal {
+                allocation_id: order.allocation_id,
+                signal: order.signal,
+                script_only: order.script_only,
+            };
+            let sent = lines.get(&order.node_id).is_some_and(|line| line.commands.try_send(act).is_ok());
+            if !sent && let Some(result) = acted.results.results.get_mut(order.result) {
+                result.outcome = ActOutcome::Error;
+                result.error = Some(
+                    ApiError::new(
+                        ErrorCode::Unavailable,
+                        "its node cannot be reached now; the signal was not sent",
+                    )
+                    .hint("try again when `binfo -N` shows the node connected"),
+                );
+            }
+        }
+    }
+
+    /// These jobs, or tasks of them, ended.
+    pub fn ended(&self, job_ids: impl IntoIterator<Item = i64>) {
+        for id in job_ids {
+            // No receiver is not an error: nobody waits.
+            let _ = self.ended.send(id);
+        }
+    }
+
+    /// The ids of jobs that end from now on. Subscribe, look, then listen; after lagging, look again.
+    pub fn watch_ended(&self) -> broadcast::Receiver<i64> {
+        self.ended.subscribe()
+    }
+}
