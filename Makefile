@@ -8,13 +8,9 @@ DEMO_DIR   ?= /var/lib/better-compute/demo
 
 bindir  = $(DESTDIR)$(PREFIX)/bin
 sbindir = $(DESTDIR)$(PREFIX)/sbin
-mandir  = $(DESTDIR)$(PREFIX)/share/man
 confdir = $(DESTDIR)$(SYSCONFDIR)/better-compute
 unitdir = $(DESTDIR)$(PREFIX)/lib/systemd/system
 userdir = $(DESTDIR)$(PREFIX)/lib/sysusers.d
-bashdir = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-zshdir  = $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-fishdir = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 
 # Where cargo puts what it builds.
 TARGET   = $(or $(CARGO_TARGET_DIR),target)
@@ -25,10 +21,11 @@ DAEMONS  = ctld noded
 .PHONY: help build demo demo-down check bench install clean
 
 help: ## This list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-build: ## Build the programs, optimised
+build: ## Build the programs, optimised, with their man pages and completions
 	$(CARGO) build --locked --release --package cli --package ctld --package noded
+	$(CARGO) run --quiet --locked --release --package cli --example generate -- $(RELEASE)/generated
 
 demo: ## Install PostgreSQL if missing, build, bring a cluster up here and run jobs on it
 	@DEMO_DIR=$(DEMO_DIR) scripts/demo
@@ -42,16 +39,14 @@ check: ## Test everything
 bench: ## Measure; prints JSON lines
 	@scripts/bench
 
-install: build ## Install under PREFIX (/usr/local) below DESTDIR; configuration that is there stays
-	install -d $(bindir) $(sbindir) $(confdir) $(unitdir) $(userdir) $(bashdir) $(zshdir) $(fishdir)
+# Behind sudo there is often no cargo: then what `make build` made is installed.
+install: ## Install under PREFIX (/usr/local) below DESTDIR; configuration that is there stays
+	@if command -v $(CARGO) >/dev/null; then $(MAKE) build; else test -d $(RELEASE)/generated || \
+	    { echo "install: run \`make build\` first: there is no cargo here" >&2; exit 1; }; fi
+	install -d $(bindir) $(sbindir) $(confdir) $(unitdir) $(userdir)
 	install -m 0755 $(addprefix $(RELEASE)/,$(COMMANDS)) $(bindir)
 	install -m 0755 $(addprefix $(RELEASE)/,$(DAEMONS)) $(sbindir)
-	scripts/install-manual $(RELEASE) $(mandir)
-	for command in $(COMMANDS); do \
-	    $(RELEASE)/bctl completions bash --command $$command >$(bashdir)/$$command && \
-	    $(RELEASE)/bctl completions zsh --command $$command >$(zshdir)/_$$command && \
-	    $(RELEASE)/bctl completions fish --command $$command >$(fishdir)/$$command.fish || exit 1; \
-	done
+	scripts/install-generated $(RELEASE)/generated $(DESTDIR)$(PREFIX)/share
 	for unit in contrib/systemd/*.service; do \
 	    sed 's|/usr/sbin/|$(PREFIX)/sbin/|; s|/etc/better-compute|$(SYSCONFDIR)/better-compute|' $$unit \
 	        >$(unitdir)/$$(basename $$unit) || exit 1; \
