@@ -123,6 +123,32 @@ impl IndexSet {
         IndexSet { ranges: out }
     }
 
+    /// What is in this set and not in the other.
+    pub fn difference(&self, other: &IndexSet) -> IndexSet {
+        let mut out = Vec::new();
+        let mut holes = other.ranges.iter().copied().peekable();
+        for &(start, end) in &self.ranges {
+            let mut from = start;
+            while let Some(&(hole_start, hole_end)) = holes.peek() {
+                if hole_start > end {
+                    break;
+                }
+                if hole_start > from {
+                    out.push((from, hole_start - 1));
+                }
+                from = from.max(hole_end + 1);
+                if hole_end > end {
+                    break;
+                }
+                holes.next();
+            }
+            if from <= end {
+                out.push((from, end));
+            }
+        }
+        IndexSet { ranges: out }
+    }
+
     /// PostgreSQL's text form of the set as `int4multirange`: `{[0,10),[12,13)}`.
     pub fn to_multirange(&self) -> String {
         let ranges: Vec<String> =
@@ -293,7 +319,7 @@ mod tests {
         }
 
         #[test]
-        fn intersection_is_what_both_contain(
+        fn intersection_and_difference_are_what_they_say(
             a in prop::collection::vec((0u32..100, 0u32..9), 0..9),
             b in prop::collection::vec((0u32..100, 0u32..9), 0..9),
         ) {
@@ -302,6 +328,7 @@ mod tests {
             let both = a.intersection(&b);
             for index in 0..120 {
                 prop_assert_eq!(both.contains(index), a.contains(index) && b.contains(index));
+                prop_assert_eq!(a.difference(&b).contains(index), a.contains(index) && !b.contains(index));
             }
         }
     }
