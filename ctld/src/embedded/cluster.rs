@@ -7,6 +7,7 @@
 use super::binaries::Binaries;
 use super::layout::{Layout, ServerUser, file};
 use super::{DATABASE, EmbeddedError, ROLE};
+use nix::unistd::syncfs;
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::os::unix::process::CommandExt;
@@ -40,12 +41,20 @@ pub(super) async fn ensure_made(
     );
     initdb(layout, binaries, user).await?;
     make_database(layout, binaries, user).await?;
-    // The programs have synced the files inside; the name is ours to make durable.
+    sync_file_system(layout).await?;
     std::fs::rename(&layout.data_new, &layout.data)
         .map_err(|source| file("rename", &layout.data_new, source))?;
     File::open(&layout.dir)
         .and_then(|dir| dir.sync_all())
         .map_err(|source| file("sync directory", &layout.dir, source))
+}
+
+/// The programs are told to sync nothing: one call here does it for all of their thousand files, in a third of the time.
+async fn sync_file_system(layout: &Layout) -> Result<(), EmbeddedError> {
+    let dir = layout.data_new.clone();
+    let synced = tokio::task::spawn_blocking(move || File::open(dir).and_then(|dir| Ok(syncfs(&dir)?)));
+    let synced = synced.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    synced.map_err(|source| file("sync", &layout.data_new, source))
 }
 
 /// Writes `postgresql.conf`, `pg_hba.conf` and `pg_ident.conf`.
@@ -70,7 +79,7 @@ pub(super) fn program(path: &Path, user: &ServerUser) -> Command {
 async fn initdb(layout: &Layout, binaries: &Binaries, user: &ServerUser) -> Result<(), EmbeddedError> {
     let output = program(&binaries.initdb(), user)
         .args(["--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--auth=reject"])
-        .args(["--data-checksums", "--no-instructions", "--pgdata"])
+        .args(["--data-checksums", "--no-sync", "--no-instructions", "--pgdata"])
         .arg(&layout.data_new)
         .output()
         .await
@@ -83,7 +92,7 @@ async fn make_database(layout: &Layout, binaries: &Binaries, user: &ServerUser) 
     let postgres = binaries.postgres();
     let ran = |source| file("run", &postgres, source);
     let mut child = program(&postgres, user)
-        .args(["--single", "-c", "exit_on_error=true", "-c", "log_checkpoints=off", "-D"])
+        .args(["--single", "-c", "exit_on_error=true", "-c", "fsync=off", "-c", "log_checkpoints=off", "-D"])
         .arg(&layout.data_new)
         .arg("postgres")
         .stdin(Stdio::piped())

@@ -110,10 +110,15 @@ fn say_waiting(said: &mut Instant, began: Instant, why: &sqlx::Error) {
     }
 }
 
-/// A connection made and closed: the only proof that the server serves.
+/// A connection made and closed: the only proof that the server serves. Having no connection to spare proves it too.
 async fn connect(layout: &Layout) -> Result<(), sqlx::Error> {
+    const TOO_MANY_CONNECTIONS: &str = "53300";
     let options = PgConnectOptions::from_str(&layout.url(DATABASE, ROLE))?;
-    PgConnection::connect_with(&options).await?.close().await
+    match PgConnection::connect_with(&options).await {
+        Ok(connection) => connection.close().await,
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(TOO_MANY_CONNECTIONS) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn spawn(layout: &Layout, binaries: &Binaries, user: &ServerUser) -> Result<Child, EmbeddedError> {

@@ -93,7 +93,8 @@ async fn starts_is_adopted_and_stops_with_its_data_kept() {
     let second = scratch.start().await;
     let took = began.elapsed();
     assert_eq!(second.pid(), Some(pid), "the running server is adopted");
-    assert!(took < Duration::from_millis(400), "adopting took {took:?}");
+    // A few milliseconds; the bound leaves room for a machine busy with other tests.
+    assert!(took < Duration::from_secs(2), "adopting took {took:?}");
     assert_eq!(number(&mut connection, "SELECT n FROM kept").await, 42, "the old connection still works");
 
     drop(connection);
@@ -309,4 +310,19 @@ async fn starts_and_stops_as_this_user() {
     embedded.ensure_running().await.unwrap();
     embedded.stop().await.unwrap();
     assert!(!Path::new("/proc").join(pid.to_string()).exists());
+}
+
+#[tokio::test]
+async fn a_server_without_a_connection_to_spare_is_running() {
+    let scratch = Scratch::new();
+    scratch.start().await.stop().await.unwrap();
+    std::fs::write(
+        scratch.data().join("local.conf"),
+        "max_connections = 4\nsuperuser_reserved_connections = 3\n",
+    )
+    .unwrap();
+    let embedded = scratch.start().await;
+    let _the_only_one = connect(&embedded).await;
+    tokio::time::timeout(Duration::from_secs(20), embedded.ensure_running()).await.unwrap().unwrap();
+    embedded.stop().await.unwrap();
 }
