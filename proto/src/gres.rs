@@ -110,7 +110,8 @@ fn models(text: &str, whole: &str, form: impl Fn() -> GresError) -> Result<Gpus,
         // "2k" is a count in Slurm, not a model such as "2080ti".
         let digits = model.bytes().take_while(u8::is_ascii_digit).count();
         let count = digits > 0 && model.len() <= digits + 1;
-        if model.is_empty() || !model.bytes().all(word) || count {
+        let begins = model.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if !begins || !model.bytes().all(word) || count {
             return Err(form());
         }
     }

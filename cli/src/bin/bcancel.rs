@@ -1,2 +1,5 @@
-//! bcancel.
-fn main() {}
+//! `bcancel`: see the library.
+
+fn main() -> std::process::ExitCode {
+    cli::bcancel::main()
+}

@@ -1,2 +1,5 @@
-//! bctl.
-fn main() {}
+//! `bctl`: see the library.
+
+fn main() -> std::process::ExitCode {
+    cli::bctl::main()
+}

@@ -1,2 +1,5 @@
-//! binfo.
-fn main() {}
+//! `binfo`: see the library.
+
+fn main() -> std::process::ExitCode {
+    cli::binfo::main()
+}

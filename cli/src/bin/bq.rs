@@ -1,2 +1,5 @@
-//! bq.
-fn main() {}
+//! `bq`: see the library.
+
+fn main() -> std::process::ExitCode {
+    cli::bq::main()
+}

@@ -1,2 +1,5 @@
-//! bsub.
-fn main() {}
+//! `bsub`: see the library.
+
+fn main() -> std::process::ExitCode {
+    cli::bsub::main()
+}

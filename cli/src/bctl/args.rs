@@ -1,0 +1,146 @@
+//! The flags and subcommands of `bctl`, defined once.
+
+use crate::up::{Down, Up};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Operate a cluster.
+#[derive(Parser, Debug)]
+#[command(
+    name = "bctl",
+    version,
+    about = "Operate a cluster: nodes, jobs, health, and a whole cluster on this machine",
+    subcommand_required = true,
+    after_help = crate::bsub::args::EXIT_CODES
+)]
+pub struct BctlArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub act: Act,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one is made in the life of the process")]
+pub enum Act {
+    /// Show nodes
+    #[command(subcommand)]
+    Node(NodeAct),
+    /// Let nodes take no new work; what runs there goes on
+    Drain(DrainArgs),
+    /// Let nodes take work again
+    Resume(ResumeArgs),
+    /// Keep pending jobs from starting
+    Hold(JobsArgs),
+    /// Let held jobs start
+    Release(JobsArgs),
+    /// Send jobs back to the queue, to run again from the beginning
+    Requeue(JobsArgs),
+    /// Check the controller's health (exit code 0 when all is well, 1 when not)
+    Check(CheckArgs),
+    /// Start a cluster on this machine
+    Up(Up),
+    /// Stop the cluster that `bctl up` started
+    Down(Down),
+    /// Print a shell's completion script for all commands
+    Completions(CompletionsArgs),
+}
+
+/// Showing nodes.
+#[derive(Subcommand, Debug)]
+pub enum NodeAct {
+    /// List the nodes
+    List(NodeListArgs),
+    /// Show one node in full
+    Show(NodeShowArgs),
+}
+
+/// `bctl node list`
+#[derive(Args, Debug)]
+pub struct NodeListArgs {
+    /// Leave the titles out
+    #[arg(long)]
+    pub noheader: bool,
+    /// Print JSON as the controller gives it
+    #[arg(long, conflicts_with = "noheader")]
+    pub json: bool,
+}
+
+/// `bctl node show`
+#[derive(Args, Debug)]
+pub struct NodeShowArgs {
+    /// The node
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// Print JSON as the controller gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl drain`
+#[derive(Args, Debug)]
+pub struct DrainArgs {
+    /// The nodes
+    #[arg(value_name = "NODE", required = true)]
+    pub nodes: Vec<String>,
+    /// Why; shown to everybody who looks at the node
+    #[arg(short = 'r', long, value_name = "TEXT", required = true)]
+    pub reason: String,
+    /// Print the nodes as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl resume`
+#[derive(Args, Debug)]
+pub struct ResumeArgs {
+    /// The nodes
+    #[arg(value_name = "NODE", required = true)]
+    pub nodes: Vec<String>,
+    /// Lift what others put on the node too, not only one's own drain
+    #[arg(long)]
+    pub all: bool,
+    /// Print the nodes as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl hold`, `release`, `requeue`
+#[derive(Args, Debug)]
+pub struct JobsArgs {
+    /// Jobs: 12, a task of an array, 12_3, or several, 12_[1-5,8]
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
+    /// Say on stderr what became of each job
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl check`
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Print JSON as the controller gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl completions`
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Shells that there are completions for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash 4.2 or later
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
