@@ -1,7 +1,8 @@
 //! Completions and the option sections of the man pages, from the flag definitions.
 //!
 //! A page is a template written by hand (`man/NAME.N.in`) with the line `@OPTIONS@`, which is replaced by the options here; so
-//! a page cannot lack an option, nor name one that is gone. Used when the project is built and by `bctl completions`.
+//! a page cannot lack an option, nor name one that is gone. `@INCLUDE files@` is replaced by `man/common/files.in`, prose that
+//! pages share. Used when the project is built and by `bctl completions`.
 
 use crate::bctl::args::Shell;
 use clap::{Arg, ArgAction, Command};
@@ -10,6 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// The line of a template that the options replace.
 pub const MARK: &str = "@OPTIONS@";
+/// How a line begins that the text of a file in `common` replaces; its name and `@` follow.
+const INCLUDE: &str = "@INCLUDE ";
+/// A comment, for the templates' authors only.
+const COMMENT: &str = r#".\""#;
 
 /// Appends a command's completion script for a shell.
 pub fn complete(shell: Shell, command: &mut Command, script: &mut Vec<u8>) {
@@ -154,6 +159,24 @@ pub fn fill(template: &str, command: Option<&Command>) -> Result<String, String>
     }
 }
 
+/// A template with the shared prose that it names put in, without its comments.
+fn include(template: &str, common: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    for line in template.lines().filter(|line| !line.starts_with(COMMENT)) {
+        match line.strip_prefix(INCLUDE).and_then(|rest| rest.strip_suffix('@')) {
+            None => text.push_str(&format!("{line}\n")),
+            Some(name) => {
+                let path = common.join(format!("{name}.in"));
+                let prose = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+                text.extend(
+                    prose.lines().filter(|line| !line.starts_with(COMMENT)).map(|line| format!("{line}\n")),
+                );
+            }
+        }
+    }
+    Ok(text)
+}
+
 /// Writes every completion script and every page: `templates` holds `*.in`. Gives the files that were written.
 pub fn generate(templates: &Path, out: &Path) -> Result<Vec<PathBuf>, String> {
     let mut written = Vec::new();
@@ -187,7 +210,9 @@ pub fn generate(templates: &Path, out: &Path) -> Result<Vec<PathBuf>, String> {
         let page = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let command =
             page.rsplit_once('.').and_then(|(name, _)| commands.iter().find(|c| c.get_name() == name));
-        let text = fill(&template, command).map_err(|e| format!("{}: {e}", path.display()))?;
+        let text = include(&template, &templates.join("common"))
+            .and_then(|template| fill(&template, command))
+            .map_err(|e| format!("{}: {e}", path.display()))?;
         write(out.join("man").join(page), text.as_bytes())?;
     }
     Ok(written)
@@ -263,10 +288,14 @@ mod tests {
         let (man, out) = (dir.path().join("in"), dir.path().join("out"));
         std::fs::create_dir(&man).unwrap();
         std::fs::write(man.join("bq.1.in"), format!("{MARK}\n")).unwrap();
-        std::fs::write(man.join("ctld.8.in"), "text\n").unwrap();
+        std::fs::create_dir(man.join("common")).unwrap();
+        std::fs::write(man.join("common/shared.in"), ".\\\" for authors\nshared\n").unwrap();
+        std::fs::write(man.join("ctld.8.in"), ".\\\" for authors\ntext\n@INCLUDE shared@\n").unwrap();
         let written = generate(&man, &out).unwrap();
         assert_eq!(written.len(), 5 * 3 + 2);
-        assert_eq!(std::fs::read_to_string(out.join("man/ctld.8")).unwrap(), "text\n");
+        assert_eq!(std::fs::read_to_string(out.join("man/ctld.8")).unwrap(), "text\nshared\n");
         assert!(std::fs::read_to_string(out.join("man/bq.1")).unwrap().contains("\\-\\-states"));
+        std::fs::write(man.join("ctld.8.in"), "@INCLUDE nonesuch@\n").unwrap();
+        assert!(generate(&man, &out).unwrap_err().contains("common/nonesuch.in"));
     }
 }
