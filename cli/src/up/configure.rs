@@ -113,7 +113,7 @@ fn env(place: &Place, programs: &Path) -> String {
 }
 
 /// Two clusters on one machine, and two nodes of one cluster, never share a control group.
-fn cgroup_base(place: &Place, node: &str) -> String {
+pub(super) fn cgroup_base(place: &Place, node: &str) -> String {
     // FNV-1a: short, and the same for ever, as a name that a later `up` must find again has to be.
     let hash = shown(&place.dir)
         .bytes()

@@ -10,6 +10,7 @@ mod configure;
 mod daemon;
 mod database;
 mod follow;
+mod groups;
 mod place;
 mod progress;
 mod record;

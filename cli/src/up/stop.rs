@@ -1,10 +1,11 @@
 //! Bringing the cluster down: jobs as asked, then the nodes, the controller, and the database.
 
+use super::configure::cgroup_base;
 use super::daemon::Daemon;
-use super::database;
 use super::place::{Place, cannot};
 use super::progress::Progress;
 use super::start::{client, running};
+use super::{database, groups};
 use crate::client::Client;
 use crate::fail::{self, Fail};
 use proto::ErrorCode;
@@ -104,6 +105,7 @@ pub(super) async fn stop(place: &Place, jobs: Jobs) -> Result<Stopped, Fail> {
         stopped.push("database".to_owned());
     }
     for name in place.with_pid_files()? {
+        groups::remove_empty(&cgroup_base(place, &name));
         let path = place.pid_file(&name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &path, &error)),
