@@ -41,6 +41,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
+/// A caller who administers. Asked for before the body is read, so that others learn nothing from what is wrong with it.
+#[derive(Clone, Debug)]
+pub(super) struct Operator(pub Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for Operator {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Operator, Failure> {
+        let caller = Caller::from_request_parts(parts, state).await?;
+        if caller.operator {
+            return Ok(Operator(caller));
+        }
+        let message = format!("user \"{}\" may not do this: it needs an operator", caller.user);
+        Err(ApiError::new(ErrorCode::PermissionDenied, message)
+            .hint("operators are root and those named in `operators` of ctld.toml")
+            .into())
+    }
+}
+
 /// The names of users seen lately.
 #[derive(Debug, Default)]
 pub(super) struct Users {

@@ -22,13 +22,10 @@ mod wait;
 pub use serve::{Limits, serve, serve_within};
 
 use crate::app::App;
-use axum::Router;
+use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::header::CONTENT_TYPE;
-use axum::middleware;
-use axum::routing::get;
-use bytes::Bytes;
-use extract::{BODY_BYTES_MAX, NoParams, Params};
+use axum::{Extension, Router, middleware};
+use extract::BODY_BYTES_MAX;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -69,15 +66,13 @@ pub fn router(app: App) -> Router {
         .routes(routes!(check::check))
         .routes(routes!(node_session::open))
         .routes(routes!(observe::metrics))
+        .routes(routes!(observe::document))
         .split_for_parts();
-    let document = Bytes::from(document.to_json().expect("the document is plain data"));
+    let document = document.to_json().expect("the document is plain data");
     router
-        .route(
-            "/v1/openapi.json",
-            get(async move |_: Params<NoParams>| ([(CONTENT_TYPE, "application/json")], document)),
-        )
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
+        .layer(Extension(observe::Document(Bytes::from(document))))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), observe::count))

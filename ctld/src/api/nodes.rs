@@ -1,5 +1,6 @@
 //! Nodes and pools: looking, and for operators draining and resuming.
 
+use super::caller::Operator;
 use super::error::{Answer, invalid};
 use super::extract::{Body, Named, NoParams, Params};
 use crate::app::{App, Caller};
@@ -8,7 +9,6 @@ use axum::Json;
 use axum::extract::State;
 use proto::api::{DrainRequest, NodeList, PoolList, ResumeRequest};
 use proto::error::ErrorBody;
-use proto::{ApiError, ErrorCode};
 
 /// The longest reason of a drain, in bytes.
 const REASON_BYTES_MAX: usize = 1000;
@@ -43,12 +43,11 @@ pub(super) async fn show(
     (status = "default", description = "refused", body = ErrorBody)))]
 pub(super) async fn drain(
     State(app): State<App>,
-    caller: Caller,
+    Operator(caller): Operator,
     _: Params<NoParams>,
     Named(name): Named,
     Body(request): Body<DrainRequest>,
 ) -> Answer<NodeList> {
-    operators_only(&caller, "drain a node")?;
     let reason = request.reason.trim();
     if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.contains(char::is_control) {
         let message =
@@ -71,12 +70,11 @@ pub(super) async fn drain(
     (status = "default", description = "refused", body = ErrorBody)))]
 pub(super) async fn resume(
     State(app): State<App>,
-    caller: Caller,
+    Operator(caller): Operator,
     _: Params<NoParams>,
     Named(name): Named,
     Body(request): Body<ResumeRequest>,
 ) -> Answer<NodeList> {
-    operators_only(&caller, "resume a node")?;
     let held = holds::resume(&app.db, &name, &caller.user, request.all).await?;
     tracing::info!(node.name = name, user.name = caller.user, changed = held.changed, "node resumed");
     app.wakes.planner();
@@ -89,13 +87,4 @@ pub(super) async fn resume(
     (status = "default", description = "refused", body = ErrorBody)))]
 pub(super) async fn pools(State(app): State<App>, _: Caller, _: Params<NoParams>) -> Answer<PoolList> {
     Ok(Json(read::pools(&app.db).await?))
-}
-
-fn operators_only(caller: &Caller, act: &str) -> Result<(), ApiError> {
-    if caller.operator {
-        return Ok(());
-    }
-    let message = format!("user \"{}\" may not {act}: it needs an operator", caller.user);
-    Err(ApiError::new(ErrorCode::PermissionDenied, message)
-        .hint("operators are root and those named in `operators` of ctld.toml"))
 }

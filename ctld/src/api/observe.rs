@@ -3,6 +3,8 @@
 use super::error::Failure;
 use super::extract::{NoParams, Params};
 use crate::app::App;
+use axum::Extension;
+use axum::body::Bytes;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
@@ -20,6 +22,22 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub(super) async fn metrics(State(app): State<App>, _: Params<NoParams>) -> Result<Response, Failure> {
     let text = app.metrics.scrape(&app.db).await;
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}
+
+/// The document of the API, made once.
+#[derive(Clone)]
+pub(super) struct Document(pub Bytes);
+
+/// This document
+///
+/// OpenAPI 3.1, made from the handlers.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "controller",
+    responses((status = 200, description = "the document", body = serde_json::Value)))]
+pub(super) async fn document(
+    Extension(Document(json)): Extension<Document>,
+    _: Params<NoParams>,
+) -> Response {
+    ([(CONTENT_TYPE, "application/json")], json).into_response()
 }
 
 /// Counts each request by its route and status, and how long its answer took.

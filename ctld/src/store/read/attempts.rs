@@ -88,8 +88,8 @@ pub(super) async fn of_jobs(
             AttemptRow,
             r#"SELECT a.id AS "id!", a.job_id AS "job_id!", a.task AS "task!", a.number AS "number!",
                    a.state AS "state!", a.started_at, a.ended_at,
-                   greatest(floor(extract(epoch FROM coalesce(a.ended_at, compute_now()) - a.started_at)), 0)::bigint
-                       AS run_s,
+                   CASE WHEN a.started_at IS NOT NULL THEN greatest(floor(
+                       extract(epoch FROM coalesce(a.ended_at, compute_now()) - a.started_at)), 0)::bigint END AS run_s,
                    a.exit_code, a.signal, a.condition AS "condition: Json<Condition>"
                FROM unnest($1::bigint[], $2::text[]) AS w (job_id, tasks)
                JOIN jobs j ON j.id = w.job_id
@@ -117,7 +117,8 @@ pub(super) async fn of_jobs(
         sqlx::query_as!(
             AttemptRow,
             r#"SELECT a.id, a.job_id, a.task, a.number, a.state, a.started_at, a.ended_at,
-                   greatest(floor(extract(epoch FROM compute_now() - a.started_at)), 0)::bigint AS run_s,
+                   CASE WHEN a.started_at IS NOT NULL THEN greatest(floor(
+                       extract(epoch FROM compute_now() - a.started_at)), 0)::bigint END AS run_s,
                    a.exit_code, a.signal, a.condition AS "condition: Json<Condition>"
                FROM unnest($1::bigint[], $2::text[]) AS w (job_id, tasks)
                JOIN attempts a ON a.job_id = w.job_id AND a.ended_at IS NULL

@@ -10,7 +10,7 @@ use super::entry::{JobRow, Known, Wanted, add_entries};
 use super::filter::Filter;
 use super::snapshot;
 use crate::app::Caller;
-use crate::store::StoreError;
+use crate::store::{StoreError, index_set};
 use proto::api::{Job, JobList, JobQuery};
 use proto::{ApiError, Condition, ErrorCode, IndexSet, JobRef, State};
 use sqlx::types::Json;
@@ -133,7 +133,7 @@ async fn by_id(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, St
     let numbers: Vec<i64> = ids.clone().map(|(&id, _)| id).collect();
     let tasks: Vec<Option<String>> = ids.map(|(_, set)| set.as_ref().map(IndexSet::to_multirange)).collect();
     let missing = sqlx::query!(
-        r#"SELECT w.id AS "id!", j.id IS NULL AS "no_job!", (w.tasks::int4multirange - j.indices)::text AS missing
+        r#"SELECT w.id AS "id!", j.is_array AS "is_array?", (w.tasks::int4multirange - j.indices)::text AS missing
            FROM unnest($1::bigint[], $2::text[]) AS w (id, tasks) LEFT JOIN jobs j ON j.id = w.id
            WHERE j.id IS NULL OR (w.tasks IS NOT NULL AND NOT (j.is_array AND w.tasks::int4multirange <@ j.indices))
            ORDER BY w.id LIMIT 1"#,
@@ -143,10 +143,13 @@ async fn by_id(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, St
     .fetch_optional(&mut *db)
     .await?;
     if let Some(missing) = missing {
-        let message = match missing.missing.as_deref().and_then(IndexSet::from_multirange) {
-            _ if missing.no_job => format!("job {} is not known", missing.id),
-            Some(tasks) if !tasks.is_empty() => format!("job {} has no task {tasks}", missing.id),
-            _ => format!("job {} is not an array: it has no tasks", missing.id),
+        let message = match missing.is_array {
+            None => format!("job {} is not known", missing.id),
+            Some(false) => format!("job {} is not an array: it has no tasks", missing.id),
+            Some(true) => {
+                let tasks = index_set("jobs", "indices", missing.missing.as_deref().unwrap_or("{}"))?;
+                format!("job {} has no task {tasks}", missing.id)
+            }
         };
         return Err(ApiError::new(ErrorCode::NotFound, message).into());
     }

@@ -54,7 +54,8 @@ async fn look_at(db: &mut PgConnection, name: Option<&str>) -> Result<Vec<Node>,
     let rows = sqlx::query_as!(
         NodeRow,
         r#"SELECT n.id, n.name, p.name AS pool, n.connection,
-               greatest(extract(epoch FROM compute_now() - n.last_seen_at), 0)::float8 AS last_seen_s,
+               CASE WHEN n.last_seen_at IS NOT NULL THEN greatest(
+                   extract(epoch FROM compute_now() - n.last_seen_at), 0)::float8 END AS last_seen_s,
                n.agent_version, n.cgroup_mode, n.eligible,
                coalesce(c.allocatable, 0) AS "cpus!", coalesce(c.allocated, 0) AS "cpus_booked!",
                coalesce(m.allocatable, 0) AS "mem_mib!", coalesce(m.allocated, 0) AS "mem_booked_mib!",

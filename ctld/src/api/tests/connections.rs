@@ -1,0 +1,91 @@
+//! Connections that stall, that are too many, and that become something else.
+
+use super::door::{Door, PATIENCE, ask, can_be_nobody, connect, send, until};
+use crate::api::Limits;
+use http_body_util::Full;
+use hyper::{Request, StatusCode};
+use sqlx::PgPool;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_connection_that_stalls_is_closed(db: PgPool) {
+    let limits = Limits { header_within: Duration::from_millis(150), ..Limits::default() };
+    let door = Door::open_within(db, limits).await;
+    for sent in [
+        "",
+        "GET /v1/pools HT",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "GET /v1/pools HTTP/1.1\r\nhost: c\r\n\r\n",
+    ] {
+        let begun = Instant::now();
+        let mut stream = connect(&door.socket).await;
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "still open after {:?} having sent {sent:?}", begun.elapsed());
+    }
+    until("every connection is let go", async || {
+        door.get("/metrics").await.text.contains("better_compute_api_connections 1\n")
+    })
+    .await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn one_connection_too_many_waits_its_turn(db: PgPool) {
+    let door = Door::open_within(db, Limits { connections: 1, ..Limits::default() }).await;
+    let mut first = connect(&door.socket).await;
+    first.write_all(b"GET /v1/pools HT").await.unwrap();
+    let second = ask(connect(&door.socket).await, "GET", "/v1/pools", "");
+    tokio::pin!(second);
+    // The first is taken before the second, and holds the only place while it stays.
+    tokio::select! {
+        answer = &mut second => panic!("two connections at once: {answer:?}"),
+        () = until("the first connection is taken", async || {
+            door.app.metrics.scrape(&door.app.db).await.contains("better_compute_api_connections 1\n")
+        }) => {}
+    }
+    drop(first);
+    let answer = tokio::time::timeout(PATIENCE, second).await.unwrap();
+    assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn many_requests_share_a_connection(db: PgPool) {
+    let door = Door::open(db).await;
+    let mut stream = connect(&door.socket).await;
+    for _ in 0..3 {
+        stream.write_all(b"GET /v1/pools HTTP/1.1\r\nhost: c\r\n\r\n").await.unwrap();
+        let mut answer = vec![0; 15];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(answer, b"HTTP/1.1 200 OK");
+        let mut rest = [0; 4096];
+        let got = stream.read(&mut rest).await.unwrap();
+        assert!(String::from_utf8_lossy(&rest[..got]).contains("\"main\""));
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_session_is_a_websocket_for_the_daemons_own_users(db: PgPool) {
+    let door = Door::open(db).await;
+    let upgrade = || {
+        Request::get("/v1/node-session")
+            .header("host", "ctld")
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .body(Full::default())
+            .unwrap()
+    };
+    let opened = send(connect(&door.socket).await, upgrade()).await;
+    assert_eq!(opened.status(), StatusCode::SWITCHING_PROTOCOLS);
+    if can_be_nobody() {
+        let refused = door.ask_as_nobody("GET", "/v1/node-session", "").await;
+        assert_eq!((refused.status.as_u16(), refused.error().0), (403, "PERMISSION_DENIED"));
+    }
+    // A session that said nothing yet does not keep the controller from stopping.
+    door.app.stopping.cancel();
+    drop(opened);
+    tokio::time::timeout(PATIENCE, door.serving).await.unwrap().unwrap().unwrap();
+}

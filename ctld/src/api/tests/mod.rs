@@ -1,0 +1,7 @@
+//! The API through a real unix socket, over a real database.
+
+mod connections;
+mod door;
+mod forms;
+mod jobs;
+mod nodes;
