@@ -308,9 +308,22 @@ pub(crate) mod tests {
     #[test]
     fn pools_nodes_and_gpus_are_tables() {
         let nodes = [node("node1"), draining("node2")];
-        insta::assert_snapshot!(pools_table(&[pool()], &nodes).render(true, None), @"");
-        insta::assert_snapshot!(nodes_table(&nodes).render(true, None), @"");
-        insta::assert_snapshot!(gpus_table(&nodes).render(true, None), @"");
+        insta::assert_snapshot!(pools_table(&[pool()], &nodes).render(true, None), @"
+        POOL  NODES(UP/ALL) CPUS(FREE/ALL) GPUS(FREE/ALL) TIMELIMIT RUNNING PENDING NODELIST
+        main*           1/2           6/16            1/4 UNLIMITED       1       3 node1,node2
+        ");
+        insta::assert_snapshot!(nodes_table(&nodes).render(true, None), @r"
+        NODE  POOL STATE    CPUS(USED/ALL) MEM(USED/ALL) GPUS(USED/ALL) GPU_MODELS  JOBS HELD
+        node1 main mixed               2/8        2G/16G            1/2 a100-80gb:2 7
+        node2 main draining            2/8        2G/16G            1/2 a100-80gb:2 7    drain by op: fan\tbroken
+        ");
+        insta::assert_snapshot!(gpus_table(&nodes).render(true, None), @r"
+        NODE  GPU MODEL     MEM MODE  STATE JOB UUID        HELD
+        node1   0 a100-80gb 80G whole taken 7   GPU-node1-0
+        node1   1 a100-80gb 80G whole free      GPU-node1-1
+        node2   0 a100-80gb 80G whole taken 7   GPU-node2-0 drain by op: fan\tbroken
+        node2   1 a100-80gb 80G whole held      GPU-node2-1 drain by op: fan\tbroken
+        ");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub enum Parsed {
 
 /// Parses the arguments (the program's name included). Usage errors are values, help and version are printed.
 pub fn parse(program: &str, command: Command, args: Vec<OsString>) -> Result<Parsed, Fail> {
-    match command.color(clap::ColorChoice::Auto).try_get_matches_from(args) {
+    match command.try_get_matches_from(args) {
         Ok(matches) => Ok(Parsed::Run(matches)),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             out::write(error.render().to_string().as_bytes())?;
@@ -32,35 +32,54 @@ pub fn parse(program: &str, command: Command, args: Vec<OsString>) -> Result<Par
 
 /// Clap's error in our wording.
 pub fn usage(program: &str, error: &clap::Error) -> Fail {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+        _ => None,
+    };
+    // "--time <TIME>" is "--time"; a positional argument is "<ID>...".
+    let arg = context(ContextKind::InvalidArg).unwrap_or_default();
+    let option = arg.split([' ', '=', '[']).next().unwrap_or_default();
+    let value = context(ContextKind::InvalidValue).unwrap_or_default();
+    let message = match (error.kind(), std::error::Error::source(error)) {
+        (ErrorKind::ValueValidation, Some(cause)) => format!("{option}: {cause}"),
+        (ErrorKind::InvalidValue, _) if value.is_empty() => format!("{option} needs a value"),
+        (ErrorKind::NoEquals, _) => {
+            format!("{option} takes its value only with an equals sign, as {option}=VALUE")
+        }
+        (ErrorKind::InvalidValue, _) => {
+            let values = context(ContextKind::ValidValue).unwrap_or_default();
+            format!("{option}: {value:?} is not one of {values}")
+        }
+        (ErrorKind::UnknownArgument, _) => format!("unknown option or argument {arg:?}"),
+        (ErrorKind::InvalidSubcommand, _) => {
+            format!("unknown subcommand {:?}", context(ContextKind::InvalidSubcommand).unwrap_or_default())
+        }
+        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
+            "a subcommand is needed".to_owned()
+        }
+        (ErrorKind::MissingRequiredArgument, _) => format!("{arg} is needed"),
+        (ErrorKind::ArgumentConflict, _) => {
+            format!("{arg} and {} exclude one another", context(ContextKind::PriorArg).unwrap_or_default())
+        }
+        _ => first_paragraph(error),
+    };
+    let near = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    Fail::usage(message).hint(match near.into_iter().find_map(context) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("see `{program} --help`"),
+    })
+}
+
+fn first_paragraph(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let mut message: Vec<&str> = Vec::new();
-    let mut tips: Vec<&str> = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if line.starts_with("Usage:") || line.starts_with("For more information") {
-            break;
-        }
-        match line.strip_prefix("tip: ") {
-            Some(tip) => tips.push(tip),
-            None if !line.is_empty() => message.push(line),
-            None => {}
-        }
-    }
-    // A subcommand left out renders as the whole help.
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Fail::usage("a subcommand is needed").hint(format!("see `{program} --help`"));
-    }
-    let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(arg))) => {
-            format!("unknown option or argument {arg:?}")
-        }
-        _ => message.join(" "),
-    };
-    let hint = match tips.is_empty() {
-        true => format!("see `{program} --help`"),
-        false => tips.join("; "),
-    };
-    Fail::usage(message).hint(hint)
+    let lines = text
+        .strip_prefix("error: ")
+        .unwrap_or(&text)
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command to its exit status; a failure is reported here and nowhere else.

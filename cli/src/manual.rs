@@ -134,9 +134,18 @@ fn sentence(help: &str) -> String {
     text
 }
 
-/// Text as roff takes it: no line may begin as a request, and hyphens stay hyphens.
+/// Text as roff takes it: no line may begin as a request, hyphens stay hyphens, and what is not ASCII is named by its number.
 fn escape(text: &str) -> String {
-    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    let mut ascii = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\\' => ascii.push_str("\\e"),
+            '-' => ascii.push_str("\\-"),
+            letter if letter.is_ascii() => ascii.push(letter),
+            letter => ascii.push_str(&format!("\\[u{:04X}]", u32::from(letter))),
+        }
+    }
+    let text = ascii;
     let lines = text.lines().map(|line| match line.starts_with(['.', '\'']) {
         true => format!("\\&{line}"),
         false => line.to_owned(),
@@ -262,11 +271,11 @@ mod tests {
             .short('t')
             .long("time-limit")
             .value_name("TIME")
-            .help("a.b\n.c")
+            .help("a.b\n.c…d")
             .action(ArgAction::Set);
         assert_eq!(
             options(&Command::new("x").disable_help_flag(true).arg(arg)),
-            ".TP\n\\fB\\-t\\fR, \\fB\\-\\-time\\-limit\\fR=\\fITIME\\fR\na.b\n\\&.c.\n"
+            ".TP\n\\fB\\-t\\fR, \\fB\\-\\-time\\-limit\\fR=\\fITIME\\fR\na.b\n\\&.c\\[u2026]d.\n"
         );
     }
 

@@ -96,24 +96,18 @@ impl Table<'_> {
         text
     }
 
-    /// Takes cells from the widest column that may be cut, until the line fits.
+    /// Takes cells from the widest column that may be cut, one by one, so that columns shrink together.
     fn fit(&self, widths: &mut [usize], terminal: usize) {
-        loop {
-            let total = widths.iter().sum::<usize>() + widths.len().saturating_sub(1);
-            let over = total.saturating_sub(terminal);
-            let widest = (0..widths.len())
-                .filter(|&i| self.columns[i].cut && widths[i] > CELLS_MIN)
-                .max_by_key(|&i| widths[i]);
-            let Some(widest) = widest.filter(|_| over > 0) else { return };
-            // Not below the next widest, so that columns shrink together.
-            let next = (0..widths.len())
-                .filter(|&i| i != widest && self.columns[i].cut)
-                .map(|i| widths[i])
-                .filter(|w| *w < widths[widest])
-                .max()
-                .unwrap_or(CELLS_MIN);
-            let least = next.max(CELLS_MIN).min(widths[widest] - 1);
-            widths[widest] = widths[widest].saturating_sub(over).max(least);
+        let mut over =
+            (widths.iter().sum::<usize>() + widths.len().saturating_sub(1)).saturating_sub(terminal);
+        while over > 0 {
+            let soft = (0..widths.len()).filter(|&i| self.columns[i].cut && widths[i] > CELLS_MIN);
+            let Some(widest) = soft.max_by_key(|&i| widths[i]) else { return };
+            // A cell as long as a script's comment must not make this loop long.
+            let most = over.min(widths[widest] - CELLS_MIN);
+            let step = widths[widest].saturating_sub(terminal).clamp(1, most);
+            widths[widest] -= step;
+            over -= step;
         }
     }
 

@@ -20,7 +20,6 @@ pub struct BctlArgs {
 
 /// What to do.
 #[derive(Subcommand, Debug)]
-#[expect(clippy::large_enum_variant, reason = "one is made in the life of the process")]
 pub enum Act {
     /// Show nodes
     #[command(subcommand)]

@@ -127,7 +127,12 @@ mod tests {
             nodes_connected: 1,
             nodes_total: 2,
         };
-        insta::assert_snapshot!(health_lines(&health), @"");
+        insta::assert_snapshot!(health_lines(&health), @"
+        ok   database: answers in 1 ms
+        FAIL clock.skew: 3 s ahead
+             database (embedded, process 43): postgres:///bc
+             ctld 0.1.0, process 42; 1 of 2 nodes connected
+        ");
     }
 
     #[test]

@@ -163,7 +163,22 @@ mod tests {
 
     #[test]
     fn a_node_is_shown_in_full() {
-        insta::assert_snapshot!(record(&node("node1")), @"");
+        insta::assert_snapshot!(record(&node("node1")), @"
+        Node:        node1
+        Pool:        main
+        State:       mixed
+        Takes work:  yes
+        Last seen:   0.2 s ago
+        Version:     0.1.0
+        Cgroups:     v2
+        CPUs:        2 of 8 booked
+        Memory:      2G of 16G booked
+        Jobs:        7
+
+        GPU MODEL     MEM MODE  TAKES_WORK JOB UUID
+          0 a100-80gb 80G whole yes        7   GPU-node1-0
+          1 a100-80gb 80G whole yes            GPU-node1-1
+        ");
         let held = record(&draining("node2"));
         assert!(held.contains("Hold:        drain by op since ") && held.contains(r"fan\tbroken"), "{held}");
     }

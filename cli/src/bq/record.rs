@@ -4,6 +4,7 @@
 
 use crate::text::visible;
 use crate::{signals, wall};
+use proto::State;
 use proto::api::{Job, JobDetail};
 use proto::duration::{Full, show_limit};
 use proto::memory;
@@ -19,7 +20,7 @@ pub fn record(job: &Job) -> String {
     lines.add("Name", &job.name);
     lines.add("User", &user(job));
     lines.add("Pool", &job.pool);
-    lines.add("State", &format!("{}: {}", job.state, job.state.sentence()));
+    lines.add("State", &state(job.state));
     for condition in &job.reasons {
         lines.add("Reason", &condition_line(condition));
     }
@@ -81,11 +82,19 @@ impl Lines {
                 usage.mem_peak_bytes.map_or(String::new(), |b| format!(", {} of memory at most", bytes(b)));
             let kills = match usage.oom_kills {
                 0 => String::new(),
+                1 => ", one process killed for memory".to_owned(),
                 n => format!(", {n} processes killed for memory"),
             };
             let seconds = usage.cpu_us as f64 / 1e6;
             self.add("Used", &format!("{seconds:.3} s of CPU{peak}{kills}"));
         }
+    }
+}
+
+fn state(state: State) -> String {
+    match state.sentence() {
+        sentence if sentence == state.name() => sentence.to_owned(),
+        sentence => format!("{state}: {sentence}"),
     }
 }
 

@@ -47,23 +47,56 @@ fn shown(words: &[&str], jobs: Vec<Job>) -> String {
 
 #[test]
 fn the_plain_list_is_squeues() {
-    insta::assert_snapshot!(shown(&[], queue()), @"");
-    insta::assert_snapshot!(shown(&["-l"], queue()), @"");
+    insta::assert_snapshot!(shown(&[], queue()), @r"
+         JOBID POOL NAME       USER  ST    TIME NODES NODELIST(REASON)
+             7 main train      alice R  1:02:05     2 node1,node2
+    12_[4-9%2] main crazy|name alice PD    0:00     1 (Unschedulable)
+             9 main a\tb       alice F     0:02     1 (NonZeroExitCode)
+    ");
+    insta::assert_snapshot!(shown(&["-l"], queue()), @r"
+         JOBID POOL NAME       USER  STATE      TIME TIME_LIMIT NODES NODELIST(REASON)
+             7 main train      alice running 1:02:05    1:00:00     2 node1,node2
+    12_[4-9%2] main crazy|name alice pending    0:00  UNLIMITED     1 (Unschedulable)
+             9 main a\tb       alice failed     0:02    1:00:00     1 (NonZeroExitCode)
+    ");
     insta::assert_snapshot!(shown(&["-h"], vec![]), @"");
-    insta::assert_snapshot!(shown(&[], vec![]), @"");
+    insta::assert_snapshot!(shown(&[], vec![]), @"JOBID POOL NAME USER ST TIME NODES NODELIST(REASON)");
 }
 
 #[test]
 fn columns_are_chosen_by_name_or_by_slurms_letter() {
-    insta::assert_snapshot!(shown(&["-o", "id,state,reason,time_limit_s,comment"], queue()), @"");
-    insta::assert_snapshot!(shown(&["-o", "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"], queue()), @"");
-    insta::assert_snapshot!(shown(&["-h", "-o", "%i|%T|%l|%r"], queue()), @"");
+    insta::assert_snapshot!(shown(&["-o", "id,state,reason,time_limit_s,comment"], queue()), @r"
+         JOBID STATE   REASON          TIME_LIMIT_S COMMENT
+             7 running None                    3600
+    12_[4-9%2] pending Unschedulable
+             9 failed  NonZeroExitCode         3600 two\nlines
+    ");
+    insta::assert_snapshot!(shown(&["-o", "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"], queue()), @r"
+         JOBID      POOL     NAME     USER ST       TIME  NODES NODELIST(REASON)
+             7      main    train    alice  R    1:02:05      2 node1,node2
+    12_[4-9%2]      main crazy|na    alice PD       0:00      1 (Resources)
+             9      main     a\tb    alice  F       0:02      1 (NonZeroExitCode)
+    ");
+    insta::assert_snapshot!(shown(&["-h", "-o", "%i|%T|%l|%r"], queue()), @"
+    7|RUNNING|1:00:00|None
+    12_[4-9%2]|PENDING|UNLIMITED|Resources
+    9|FAILED|1:00:00|NonZeroExitCode
+    ");
 }
 
 #[test]
 fn the_parsable_form_can_be_taken_apart_whatever_a_name_holds() {
-    insta::assert_snapshot!(shown(&["--parsable"], queue()), @"");
-    insta::assert_snapshot!(shown(&["--parsable", "-h", "-o", "id,name"], queue()), @"");
+    insta::assert_snapshot!(shown(&["--parsable"], queue()), @r"
+    id|name|user|account|pool|state|reason|node_count|nodes|cpus|mem_mib|gpu_count|priority|submitted_at|started_at|ended_at|run_s|time_limit_s|exit_code|signal
+    7|train|alice||main|running|None|2|node1,node2|1|1024|0|1000|2026-11-30T14:00:00Z|2026-11-30T14:00:01Z||3725|3600||
+    12_[4-9%2]|crazy\|name|alice||main|pending|Unschedulable|1||1|1024|0|5|2026-11-30T14:00:00Z||||||
+    9|a\tb|alice||main|failed|NonZeroExitCode|1||1|1024|0|1000|2026-11-30T14:00:00Z|||2|3600|3|
+    ");
+    insta::assert_snapshot!(shown(&["--parsable", "-h", "-o", "id,name"], queue()), @r"
+    7|train
+    12_[4-9%2]|crazy\|name
+    9|a\tb
+    ");
 }
 
 #[test]
@@ -85,10 +118,22 @@ fn what_is_no_column_is_refused_with_the_nearest() {
         let error = render(&args, &body(vec![]), None).err().expect("refused").error;
         format!("{}\nhint: {}", error.message, error.hint.unwrap())
     };
-    insta::assert_snapshot!(message(&["-o", "id,stat"]), @"");
-    insta::assert_snapshot!(message(&["-o", "%i %Z"]), @"");
-    insta::assert_snapshot!(message(&["-o", "%i %.18"]), @"");
-    insta::assert_snapshot!(message(&["-S", "colour"]), @"");
+    insta::assert_snapshot!(message(&["-o", "id,stat"]), @r#"
+    --format: there is no column "stat"
+    hint: "state" is one; bq(1) lists all
+    "#);
+    insta::assert_snapshot!(message(&["-o", "%i %Z"]), @"
+    --format: %Z is not supported
+    hint: there are %i %A %F %K %j %u %a %P %T %t %r %R %N %D %c %C %m %b %Q %M %l %L %V %S %e %k
+    ");
+    insta::assert_snapshot!(message(&["-o", "%i %.18"]), @r#"
+    --format: "%i %.18" ends in an unfinished field
+    hint: a field is %[[.]WIDTH]LETTER, such as %.18i
+    "#);
+    insta::assert_snapshot!(message(&["-S", "colour"]), @r#"
+    --sort: there is no column "colour"
+    hint: there are id, job_id, array_job_id, task, name, user, tenant, account, pool, state, slurm_state, st, reason, slurm_reason, nodelist_reason, nodelist_slurm_reason, nodes, node_count, cpus, cpus_total, mem_mib, mem, gpu_count, gpu_type, gpus, tres_per_node, priority, time, time_limit, time_left, run_s, time_limit_s, submitted_at, begin_at, started_at, ended_at, submit_time, start_time, end_time, exit_code, signal, attempt, comment
+    "#);
 }
 
 #[test]
@@ -148,7 +193,25 @@ fn a_job_is_shown_in_full() {
         .filter(|l| !l.starts_with("Submitted") && !l.starts_with("Started"))
         .map(|l| format!("{l}\n"))
         .collect();
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @"
+    Job:          7
+    Name:         train
+    User:         alice (1000), tenant default
+    Pool:         main
+    State:        running
+    Exit:         signal 9 (KILL)
+    Asks for:     1 CPU, 1G, 2 a100-80gb GPUs on each of 2 nodes
+    Nodes:        node1,node2
+    Priority:     1000
+    Ran:          01:02:05
+    Time limit:   01:00:00
+    Directory:    /home/alice
+    Arguments:    'a b'
+    Output:       /home/alice/slurm-7.out
+    From:         login
+    Requeue:      yes
+    Used:         1.500 s of CPU, 3.0 MiB of memory at most, one process killed for memory
+    ");
 }
 
 #[test]
@@ -163,7 +226,12 @@ fn an_array_and_its_waiting_are_explained_with_both_numbers() {
         Check { place: "node1".to_owned(), resource: "cpus".to_owned(), asked: 8, free: 2, total: 8 },
         Check { place: "node2".to_owned(), resource: "gpus".to_owned(), asked: 1, free: 0, total: 0 },
     ];
-    insta::assert_snapshot!(record::why(&array), @"");
+    insta::assert_snapshot!(record::why(&array), @"
+    job 12_[4-9%2] (crazy|name) is pending
+      Unschedulable: no node has 8 CPUs free
+        node1: cpus asked 8, free 2, in all 8
+        node2: gpus asked 1, free 0, in all 0, so it never fits here
+    ");
     assert!(record::record(&array).contains("Array:        0-9, at most 2 at once\nNot started:  4-9\n"));
 }
 

@@ -69,7 +69,7 @@ pub struct Options {
     #[arg(short = 'q', long, value_name = "QOS", help_heading = "The job")]
     pub qos: Option<String>,
     /// Make an array: indices such as 0-9, 1,3,5 or 0-99:10; %N lets at most N of its tasks run at once
-    #[arg(short = 'a', long, value_name = "INDICES[%N]", value_parser = array, help_heading = "The job")]
+    #[arg(short = 'a', long, value_name = "INDICES[%N]", value_parser = array, allow_hyphen_values = true, help_heading = "The job")]
     pub array: Option<Array>,
     /// Free text kept with the job
     #[arg(long, value_name = "TEXT", help_heading = "The job")]
@@ -80,13 +80,13 @@ pub struct Options {
     pub nice: Option<i32>,
 
     /// CPUs for each task
-    #[arg(short = 'c', long, value_name = "N", value_parser = count(), help_heading = "Resources")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = count, allow_hyphen_values = true, help_heading = "Resources")]
     pub cpus_per_task: Option<u32>,
     /// How many tasks the script means to start, over all nodes; each has its --cpus-per-task
-    #[arg(short = 'n', long, value_name = "N", value_parser = count(), help_heading = "Resources")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count, allow_hyphen_values = true, help_heading = "Resources")]
     pub ntasks: Option<u32>,
     /// Tasks on each node
-    #[arg(long, value_name = "N", value_parser = count(), help_heading = "Resources")]
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true, help_heading = "Resources")]
     pub ntasks_per_node: Option<u32>,
     /// How many nodes; the script runs on the first
     #[arg(short = 'N', long, value_name = "N", value_parser = nodes, help_heading = "Resources")]
@@ -101,7 +101,7 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = some_memory, allow_hyphen_values = true, help_heading = "Resources")]
     pub mem_per_gpu: Option<u64>,
     /// CPUs for each GPU, instead of --cpus-per-task
-    #[arg(long, value_name = "N", value_parser = count(), help_heading = "Resources")]
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true, help_heading = "Resources")]
     pub cpus_per_gpu: Option<u32>,
     /// GPUs in all, divided evenly over the nodes; MODEL as `binfo` shows it
     #[arg(short = 'G', long, value_name = "[MODEL:]N", value_parser = parse_gpus, help_heading = "Resources")]
@@ -214,23 +214,25 @@ pub enum OpenMode {
     Append,
 }
 
-fn count() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=1_000_000)
+/// The most of anything that is counted: more than any cluster has.
+const COUNT_MAX: u32 = 1_000_000;
+
+fn count(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if (1..=COUNT_MAX).contains(&n) && text.bytes().all(|b| b.is_ascii_digit()) => Ok(n),
+        _ => Err(format!("{text:?} is not a number from 1 to {COUNT_MAX}")),
+    }
 }
 
 fn array(text: &str) -> Result<Array, String> {
-    let (indices, throttle) = proto::index_set::parse_array(text).map_err(|e| e.to_string())?;
+    let (indices, throttle) = proto::index_set::parse_array(text).map_err(|e| format!("{text:?}: {e}"))?;
     Ok(Array { indices, throttle })
 }
 
 fn nodes(text: &str) -> Result<u32, String> {
-    let number = |text: &str| match text.parse::<u32>() {
-        Ok(n) if (1..=1_000_000).contains(&n) && text.bytes().all(|b| b.is_ascii_digit()) => Ok(n),
-        _ => Err(format!("{text:?} is not a number of nodes, 1 or more")),
-    };
     match text.split_once('-') {
-        None => number(text),
-        Some((least, most)) => match (number(least)?, number(most)?) {
+        None => count(text),
+        Some((least, most)) => match (count(least)?, count(most)?) {
             (least, most) if least == most => Ok(least),
             (least, _) => Err(format!("a range of nodes is not supported yet: write --nodes={least}")),
         },
@@ -247,7 +249,7 @@ fn some_memory(text: &str) -> Result<u64, String> {
 fn exclusive(text: &str) -> Result<(), String> {
     match text {
         "" | "exclusive" => Ok(()),
-        other => Err(format!("--exclusive={other} is not supported yet: write --exclusive for whole nodes")),
+        other => Err(format!("{other:?} is not supported yet: write --exclusive for whole nodes")),
     }
 }
 

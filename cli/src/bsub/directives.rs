@@ -72,8 +72,8 @@ fn directive(line: &str) -> Option<(Kind, &str)> {
     }
     [Kind::Batch, Kind::Sbatch, Kind::Bsub, Kind::Pbs].into_iter().find_map(|kind| {
         let text = line.strip_prefix(kind.prefix())?;
-        // "#BATCHES are…" is a remark.
-        (text.is_empty() || text.starts_with([' ', '\t', '-'])).then_some((kind, text))
+        // "#BATCHES are…" is a remark; "#BATCH" and a hard space is not, and is refused when its words are read.
+        (!text.starts_with(|c: char| c.is_alphanumeric() || c == '_')).then_some((kind, text))
     })
 }
 
@@ -96,7 +96,7 @@ pub fn words(text: &str) -> Result<Vec<String>, WordsError> {
     while let Some(letter) = letters.next() {
         match letter {
             '#' => break,
-            c if c.is_whitespace() => words.extend(word.take()),
+            c if c.is_ascii_whitespace() => words.extend(word.take()),
             quote @ ('\'' | '"') => {
                 let word = word.get_or_insert_default();
                 loop {

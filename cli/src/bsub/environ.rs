@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn an_error_names_the_variable() {
         for (name, value, want) in [
-            ("BSUB_TIME", "xyz", "BSUB_TIME: invalid value 'xyz'"),
+            ("BSUB_TIME", "xyz", "BSUB_TIME: --time: \"xyz\" is not a time limit"),
             ("SBATCH_CONSTRAINT", "fast", "SBATCH_CONSTRAINT: --constraint is not supported yet"),
             ("SBATCH_REQ_SWITCH", "1", "SBATCH_REQ_SWITCH: --switches is not supported yet"),
-            ("SBATCH_EXCLUSIVE", "user", "SBATCH_EXCLUSIVE: invalid value 'user'"),
+            ("SBATCH_EXCLUSIVE", "user", "SBATCH_EXCLUSIVE: --exclusive: \"user\" is not supported yet"),
         ] {
             let fail = of(&[(name, value)]).expect_err(name);
             assert!(fail.error.message.starts_with(want), "{fail}");

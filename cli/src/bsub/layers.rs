@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn an_error_names_the_line() {
         for (line, message) in [
-            ("#SBATCH --time=xyz", "job.sh: line 2: invalid value 'xyz' for '--time <TIME>'"),
+            ("#SBATCH --time=xyz", "job.sh: line 2: --time: \"xyz\" is not a time limit"),
             ("#SBATCH --dependency=afterok:7", "job.sh: line 2: --dependency is not supported yet"),
             ("#BATCH --wrap=x", "job.sh: line 2: --wrap is for the command line only"),
             ("#BATCH --nonesuch", "job.sh: line 2: unknown option or argument \"--nonesuch\""),

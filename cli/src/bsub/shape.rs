@@ -230,7 +230,7 @@ mod tests {
                 .unwrap_err()
                 .error
                 .message
-                .contains("--exclusive=user is not supported yet")
+                .contains("--exclusive: \"user\" is not supported yet")
         );
     }
 }

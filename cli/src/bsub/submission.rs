@@ -283,10 +283,7 @@ mod tests {
             (&["--begin=soon"], "--begin: \"soon\" is not a time"),
             (&["--propagate=NICE"], "--propagate=NICE: \"NICE\" is no limit"),
             (&["--export-file=/nonesuch"], "--export-file: cannot read /nonesuch: no such file or directory"),
-            (
-                &["-o", "x_%I"],
-                "invalid value 'x_%I' for '--output <PATTERN>': file name \"x_%I\": %I is unknown: write %a",
-            ),
+            (&["-o", "x_%I"], "--output: file name \"x_%I\": %I is unknown: write %a"),
         ] {
             let fail = of(words).expect_err(message);
             assert!(fail.error.message.starts_with(message), "{fail}");

@@ -43,13 +43,34 @@ fn usage_error(line: &str) -> String {
 
 #[test]
 fn usage_errors_say_what_was_written_and_what_to_do() {
-    insta::assert_snapshot!(usage_error("bsub --job-nam=x job.sh"), @"");
-    insta::assert_snapshot!(usage_error("bsub --time=xyz job.sh"), @"");
-    insta::assert_snapshot!(usage_error("bsub --mem=1,5G job.sh"), @"");
-    insta::assert_snapshot!(usage_error("bsub --array=0-4294967295 job.sh"), @"");
-    insta::assert_snapshot!(usage_error("bsub -c 0 job.sh"), @"");
-    insta::assert_snapshot!(usage_error("bsub --gres=gpu:1g.10gb:1 job.sh"), @"");
-    insta::assert_snapshot!(usage_error("bsub --mem"), @"");
+    insta::assert_snapshot!(usage_error("bsub --job-nam=x job.sh"), @r#"
+    unknown option or argument "--job-nam"
+    hint: did you mean --job-name?
+    "#);
+    insta::assert_snapshot!(usage_error("bsub --time=xyz job.sh"), @r#"
+    --time: "xyz" is not a time limit: expected MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS or UNLIMITED
+    hint: see `bsub --help`
+    "#);
+    insta::assert_snapshot!(usage_error("bsub --mem=1,5G job.sh"), @r#"
+    --mem: "1,5G" is not an amount of memory: expected a number of MiB, or one with K, M, G or T, such as 512M or 1.5G
+    hint: see `bsub --help`
+    "#);
+    insta::assert_snapshot!(usage_error("bsub --array=0-4294967295 job.sh"), @r#"
+    --array: "0-4294967295": index 4294967295 is over the largest index allowed, 99999999
+    hint: see `bsub --help`
+    "#);
+    insta::assert_snapshot!(usage_error("bsub -c 0 job.sh"), @r#"
+    --cpus-per-task: "0" is not a number from 1 to 1000000
+    hint: see `bsub --help`
+    "#);
+    insta::assert_snapshot!(usage_error("bsub --gres=gpu:1g.10gb:1 job.sh"), @r#"
+    --gres: "gpu:1g.10gb:1" asks for a part of a GPU (1g.10gb), which comes with MIG support: ask for whole GPUs, such as gpu:1
+    hint: see `bsub --help`
+    "#);
+    insta::assert_snapshot!(usage_error("bsub --mem"), @"
+    --mem needs a value
+    hint: see `bsub --help`
+    ");
 }
 
 #[test]
