@@ -6,7 +6,7 @@ use super::place::Place;
 use super::progress::Progress;
 use super::record::{Record, Wanted};
 use crate::client::{Client, Server};
-use crate::fail::Fail;
+use crate::fail::{self, Fail};
 use proto::ErrorCode;
 use proto::api::{Connection, Health, NodeList};
 use std::collections::BTreeSet;
@@ -72,7 +72,8 @@ pub(super) async fn start(place: &Place, wanted: Wanted) -> Result<Started, Fail
         });
     }
     nodes_connected(place, &ctld, &nodes, &mut client, &mut progress).await?;
-    controller_is_well(&mut client).await?;
+    drop(progress);
+    controller_is_well(&mut client, &record.node_names()).await?;
     Ok(Started { ctld, nodes, anything })
 }
 
@@ -152,13 +153,25 @@ async fn nodes_connected(
     }
 }
 
-async fn controller_is_well(client: &mut Client) -> Result<(), Fail> {
+/// Every check but the one that every node known is connected: ours are, and one of a larger cluster that was here before is
+/// only worth a warning.
+async fn controller_is_well(client: &mut Client, ours: &[String]) -> Result<(), Fail> {
     let health: Health = client.get_as("/v1/check").await?;
-    if health.ok {
-        return Ok(());
-    }
-    let failed = health.checks.iter().filter(|check| !check.ok);
+    let failed = health.checks.iter().filter(|check| !check.ok && check.name != "nodes");
     let failed: Vec<String> = failed.map(|check| format!("{}: {}", check.name, check.message)).collect();
-    Err(Fail::here(format!("the cluster is up but not well: {}", failed.join("; ")))
-        .hint("`bctl check` shows every check"))
+    if !failed.is_empty() {
+        let message = format!("the cluster is up but not well: {}", failed.join("; "));
+        return Err(Fail::here(message).hint("`bctl check` shows every check"));
+    }
+    let list: NodeList = client.get_as("/v1/nodes").await?;
+    let left: Vec<String> =
+        list.nodes.into_iter().map(|node| node.name).filter(|name| !ours.contains(name)).collect();
+    if !left.is_empty() {
+        let left = left.join(", ");
+        fail::warn(
+            "bctl",
+            &format!("{left} of an earlier, larger cluster stays known, and without a session"),
+        );
+    }
+    Ok(())
 }
