@@ -1,0 +1,165 @@
+//! The one session with the controller: a WebSocket over its socket, kept for ever.
+//!
+//! Owns connecting, greeting, framing and noticing a dead peer; it does not know what the messages mean. Whoever uses it is told of each
+//! opening with the way to send, of each message, and of each closing. A controller that is away is tried again and again, quickly at first.
+
+use futures_util::{SinkExt, StreamExt};
+use proto::session::{ControllerMessage, FRAME_BYTES_MAX, Hello, NodeMessage};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+/// Backoff between attempts to connect.
+const RECONNECT_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// After a refusal, which lasts until somebody changes something.
+const REFUSED_WAIT: Duration = Duration::from_secs(5);
+/// A controller sends pings; one that is silent for so long is dead.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// A controller that accepts a connection answers within this.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+
+/// What a session tells.
+#[derive(Debug)]
+pub enum SessionEvent {
+    /// It is open; this is the way to send.
+    Opened(UnboundedSender<NodeMessage>),
+    /// The controller says something.
+    Message(ControllerMessage),
+    /// It is closed.
+    Closed,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SessionError {
+    #[error("the controller's socket {}: {}", path.display(), crate::sys::io_text(source))]
+    Connect { path: PathBuf, source: std::io::Error },
+    #[error("the session with the controller: {0}")]
+    WebSocket(#[from] tungstenite::Error),
+    #[error("the controller sent what is no message: {0}")]
+    Message(serde_json::Error),
+    #[error("the controller was silent for {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("the controller closed the session")]
+    Closed,
+    #[error("the controller refused the session: {0}")]
+    Refused(String),
+}
+
+/// Keeps a session open. Never returns.
+pub async fn keep(socket: PathBuf, hello: Hello, tell: impl Fn(SessionEvent)) {
+    let mut backoff = RECONNECT_MIN;
+    let mut said = String::new();
+    loop {
+        let (opened, error) = once(&socket, &hello, &tell).await;
+        if opened {
+            backoff = RECONNECT_MIN;
+        }
+        // The same trouble at each attempt is worth one line.
+        let text = error.to_string();
+        if text != said {
+            tracing::warn!("{text}; trying again");
+            said = text;
+        }
+        if opened {
+            said.clear();
+        }
+        if let SessionError::Refused(_) = error {
+            sleep(REFUSED_WAIT).await;
+            continue;
+        }
+        sleep(backoff.mul_f64(rand::random_range(0.5..1.0))).await;
+        backoff = (backoff * 2).min(RECONNECT_MAX);
+    }
+}
+
+/// One session. Whether it was opened, and how it ended.
+async fn once(socket: &Path, hello: &Hello, tell: &impl Fn(SessionEvent)) -> (bool, SessionError) {
+    let mut stream = match timeout(GREETING_MAX, greet(socket, hello)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return (false, error),
+        Err(_) => return (false, SessionError::Silent(GREETING_MAX)),
+    };
+    let (sender, mut queue) = unbounded_channel();
+    tell(SessionEvent::Opened(sender));
+    tracing::info!("session with the controller open");
+    let error = match converse(&mut stream, &mut queue, tell).await {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    tell(SessionEvent::Closed);
+    (true, error)
+}
+
+async fn greet(socket: &Path, hello: &Hello) -> Result<WebSocketStream<UnixStream>, SessionError> {
+    let connect = |source| SessionError::Connect { path: socket.to_owned(), source };
+    let stream = UnixStream::connect(socket).await.map_err(connect)?;
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(FRAME_BYTES_MAX))
+        .max_frame_size(Some(FRAME_BYTES_MAX));
+    let (mut stream, _) =
+        client_async_with_config("ws://controller/v1/node-session", stream, Some(config)).await?;
+    stream.send(text(&NodeMessage::Hello(hello.clone()))).await?;
+    loop {
+        match receive(&mut stream).await? {
+            Some(ControllerMessage::Welcome { .. }) => return Ok(stream),
+            Some(ControllerMessage::Refused { message }) => return Err(SessionError::Refused(message)),
+            // Nothing else may come before.
+            Some(_) | None => {}
+        }
+    }
+}
+
+async fn converse(
+    stream: &mut WebSocketStream<UnixStream>,
+    queue: &mut UnboundedReceiver<NodeMessage>,
+    tell: &impl Fn(SessionEvent),
+) -> Result<std::convert::Infallible, SessionError> {
+    loop {
+        tokio::select! {
+            received = timeout(SILENCE_MAX, receive(stream)) => match received {
+                Ok(received) => match received? {
+                    Some(ControllerMessage::Refused { message }) => return Err(SessionError::Refused(message)),
+                    Some(message) => tell(SessionEvent::Message(message)),
+                    None => {}
+                },
+                Err(_) => return Err(SessionError::Silent(SILENCE_MAX)),
+            },
+            Some(message) = queue.recv() => {
+                stream.feed(text(&message)).await?;
+                while let Ok(message) = queue.try_recv() {
+                    stream.feed(text(&message)).await?;
+                }
+                stream.flush().await?;
+            }
+        }
+    }
+}
+
+fn text(message: &NodeMessage) -> Message {
+    Message::text(serde_json::to_string(message).expect("messages are plain data"))
+}
+
+/// The next frame; `None` for one that only shows that the peer lives.
+async fn receive(
+    stream: &mut WebSocketStream<UnixStream>,
+) -> Result<Option<ControllerMessage>, SessionError> {
+    match stream.next().await {
+        Some(Ok(Message::Text(text))) => {
+            serde_json::from_str(text.as_str()).map(Some).map_err(SessionError::Message)
+        }
+        Some(Ok(Message::Ping(_))) => {
+            // The answer is queued; it must not wait for the next message of ours.
+            stream.flush().await?;
+            Ok(None)
+        }
+        Some(Ok(Message::Close(_))) | None => Err(SessionError::Closed),
+        Some(Ok(_)) => Ok(None),
+        Some(Err(error)) => Err(error.into()),
+    }
+}

@@ -1,0 +1,64 @@
+//! How fast: run by hand, with a release build, on an idle machine:
+//! `cargo nextest run -p noded --release --run-ignored only --no-capture launches`.
+
+use crate::site::Site;
+use std::time::Instant;
+
+#[tokio::test]
+#[ignore = "a measurement, not a check"]
+async fn launches_per_second_and_latency() {
+    let mut site = Site::prepare();
+    site.config.push("log = \"warn\"".to_owned());
+    site.config.retain(|line| !line.starts_with("log"));
+    site.start().await;
+    site.script("true").await;
+    for (count, width) in [(1000, 1000), (1000, 16), (1000, 4)] {
+        let jobs: Vec<_> = (0..count)
+            .map(|_| {
+                let mut job = site.job("true");
+                job.output = Some("/dev/null".to_owned());
+                job.mem_mib = 64;
+                job
+            })
+            .collect();
+        let last = jobs.last().unwrap().allocation_id;
+        let before = Instant::now();
+        let mut sent = 0;
+        let mut queue = jobs.into_iter();
+        while sent < count {
+            let done = site.ctld.book(|b| b.ended.len()) as i64;
+            let running = sent as i64 - (done - (last - count as i64));
+            let room = (width as i64 - running).max(0) as usize;
+            if room > 0 {
+                let some: Vec<_> = queue.by_ref().take(room).collect();
+                sent += some.len();
+                site.ctld.run(some);
+            }
+            site.ctld.until("another ends", |b| (b.ended.len() as i64 > done).then_some(())).await;
+        }
+        site.ctld.until("all end", |b| (b.ended.len() as i64 >= last).then_some(())).await;
+        let took = before.elapsed().as_secs_f64();
+        println!(
+            "{{\"bench\":\"launches\",\"jobs\":{count},\"at_once\":{width},\"per_s\":{:.0}}}",
+            count as f64 / took
+        );
+    }
+    let mut first = Vec::new();
+    for _ in 0..50 {
+        let job = site.job("true");
+        let id = job.allocation_id;
+        let before = Instant::now();
+        site.ctld.run(vec![job]);
+        site.ctld.started(id).await;
+        let started = before.elapsed().as_secs_f64() * 1e3;
+        site.ctld.ended(id).await;
+        first.push((started, before.elapsed().as_secs_f64() * 1e3));
+    }
+    first.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut ends: Vec<f64> = first.iter().map(|f| f.1).collect();
+    ends.sort_by(f64::total_cmp);
+    println!(
+        "{{\"bench\":\"latency_ms\",\"started_p50\":{:.2},\"started_p95\":{:.2},\"ended_p50\":{:.2},\"ended_p95\":{:.2}}}",
+        first[25].0, first[47].0, ends[25], ends[47]
+    );
+}
