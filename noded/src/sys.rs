@@ -115,6 +115,21 @@ pub fn wait_readable<const N: usize>(
     }
 }
 
+/// Ignores a signal (`SIG_IGN`) or gives it its default (`SIG_DFL`).
+///
+/// By a system call of its own: the C library keeps two signals to itself and leaves them as whoever started us had them.
+pub fn set_signal(signal: i32, action: libc::sighandler_t) -> io::Result<()> {
+    // The kernel's sigaction: handler, flags, restorer, mask.
+    let new: [u64; 4] = [action as u64, 0, 0, 0];
+    // SAFETY: no handler function is installed; the struct is the kernel's on 64-bit machines and outlives the call.
+    match unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, new.as_ptr(), std::ptr::null_mut::<u64>(), 8)
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// What a clone returned.
 pub enum Forked {
     /// In the parent: the child's pid.

@@ -140,8 +140,12 @@ impl Layout {
     /// Finds this machine's hierarchies. `base` is the configured name, `node` the node's.
     pub fn detect(base: &str, node: &str) -> Result<Layout, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
-        let text = fs::read_to_string(path).map_err(CgroupError::io(path))?;
-        let (mode, trees) = mounts::choose(&mounts::parse(&text), |mount| {
+        Layout::of_mounts(&fs::read_to_string(path).map_err(CgroupError::io(path))?, base, node)
+    }
+
+    /// The same from the text of a mountinfo file.
+    pub fn of_mounts(mountinfo: &str, base: &str, node: &str) -> Result<Layout, CgroupError> {
+        let (mode, trees) = mounts::choose(&mounts::parse(mountinfo), |mount| {
             fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default()
         })?;
         Ok(Layout { mode, trees, base: Path::new(base).join(node) })

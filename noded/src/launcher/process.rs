@@ -8,7 +8,7 @@ use crate::attempt;
 use crate::shepherd;
 use crate::spec::LauncherSetup;
 use crate::sys::{self, Forked};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -20,6 +20,9 @@ use std::process::ExitCode;
 
 /// How far the kernel's OOM killer should keep off the launcher and the shepherds, if it may be told so.
 const OOM_SCORE_ADJ: &str = "-900";
+
+/// The highest signal's number.
+const SIGNAL_MAX: i32 = 64;
 
 /// The whole life of a launcher. To be called before the process has any other thread.
 pub fn main() -> ExitCode {
@@ -84,19 +87,14 @@ fn own_descriptors() -> anyhow::Result<()> {
 
 /// Every signal as a script should find it, but those that we wait for by descriptor, and SIGPIPE.
 fn signals() -> anyhow::Result<SignalFd> {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in Signal::iterator() {
-        if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
-            continue;
-        }
+    for signal in 1..=SIGNAL_MAX {
         // noded's terminal or service manager may signal the whole session: the launcher ends with noded, by its socket.
         let action = match signal {
-            Signal::SIGPIPE | Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP => &ignore,
-            _ => &default,
+            libc::SIGPIPE | libc::SIGINT | libc::SIGTERM | libc::SIGHUP => libc::SIG_IGN,
+            libc::SIGKILL | libc::SIGSTOP => continue,
+            _ => libc::SIG_DFL,
         };
-        // SAFETY: no handler function is installed.
-        unsafe { sigaction(signal, action)? };
+        sys::set_signal(signal, action)?;
     }
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);

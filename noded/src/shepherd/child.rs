@@ -7,9 +7,9 @@ use super::script::{self, Script, Shebang};
 use crate::cgroup::JobGroup;
 use crate::clock::boottime_us;
 use crate::spec::AttemptSpec;
-use crate::sys::{errno_text, io_text};
+use crate::sys::{errno_text, io_text, set_signal};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::SigSet;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::File;
@@ -114,7 +114,7 @@ fn prepare(
         // 2. A session of its own, signals as at login.
         // SAFETY: a plain system call.
         unsafe { libc::setsid() };
-        plain_signals().map_err(|e| failed(format!("signals: {}", errno_text(e as i32))))?;
+        plain_signals().map_err(|e| failed(format!("signals: {}", io_text(&e))))?;
         // 3. Limits, while hard ones can still be read as root's.
         let warnings = set_limits(spec, nofile_soft);
         // 4. The user, for good.
@@ -189,13 +189,12 @@ fn plain_oom_score() -> io::Result<()> {
     if std::fs::read_to_string(path)?.trim() == "0" { Ok(()) } else { std::fs::write(path, "0") }
 }
 
-fn plain_signals() -> nix::Result<()> {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    for signal in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: no handler function is installed.
-        unsafe { sigaction(signal, &default)? };
+/// The launcher gave every signal its default but those that it and the shepherds ignore.
+fn plain_signals() -> io::Result<()> {
+    for signal in [libc::SIGPIPE, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        set_signal(signal, libc::SIG_DFL)?;
     }
-    SigSet::empty().thread_set_mask()
+    Ok(SigSet::empty().thread_set_mask()?)
 }
 
 /// Sets the submitter's soft limits, as far as the hard ones here allow. What could not be set is a line for the job's error file.

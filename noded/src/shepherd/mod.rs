@@ -486,9 +486,37 @@ fn judge_memory(outcome: Outcome, usage: &Usage, oom: OomCounts, mem_mib: u64) -
         1 => "a process was killed".to_owned(),
         n => format!("{n} processes were killed"),
     };
-    let why = match oom.limit_hits {
-        0 => "the node, not the job, was out of memory".to_owned(),
-        _ => format!("the job reached its {mem_mib} MiB"),
+    // On v1 the counters of hits stay 0 on new kernels, so a group that was nearly full counts as well.
+    let nearly_full = usage.mem_peak_bytes.is_none_or(|peak| peak / 7 >= mem_mib.saturating_mul(1 << 20) / 8);
+    let why = match oom.limit_hits > 0 || nearly_full {
+        true => format!("the job reached its {mem_mib} MiB"),
+        false => "the node, not the job, was out of memory".to_owned(),
     };
     Outcome { cause: EndCause::OutOfMemory, message: Some(format!("{killed} for memory: {why}")), ..outcome }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_end_by_itself_becomes_one_for_want_of_memory() {
+        let judged = |cause, oom_kills, limit_hits, peak_mib: u64| {
+            let outcome = Outcome { cause, exit_code: Some(0), signal: None, message: None };
+            let usage = Usage { cpu_us: 1, mem_peak_bytes: Some(peak_mib << 20), oom_kills };
+            let outcome = judge_memory(outcome, &usage, OomCounts { kills: oom_kills, limit_hits }, 100);
+            (outcome.cause, outcome.message.unwrap_or_default())
+        };
+        assert_eq!(judged(EndCause::Exited, 0, 5, 100), (EndCause::Exited, String::new()));
+        assert_eq!(judged(EndCause::TimeLimit, 2, 5, 100).0, EndCause::TimeLimit);
+        let (cause, message) = judged(EndCause::Exited, 1, 0, 99);
+        assert_eq!(
+            (cause, message.as_str()),
+            (EndCause::OutOfMemory, "a process was killed for memory: the job reached its 100 MiB")
+        );
+        assert!(
+            judged(EndCause::Exited, 3, 0, 20).1.starts_with("3 processes were killed for memory: the node")
+        );
+        assert!(judged(EndCause::Exited, 1, 7, 20).1.contains("the job reached"));
+    }
 }

@@ -248,7 +248,9 @@ impl Site {
     }
 
     pub fn layout(&self) -> Layout {
-        Layout::detect(&self.base, NODE).unwrap()
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let seen = mounts.lines().filter(|line| !self.hide_unified || !line.contains(" - cgroup2 "));
+        Layout::of_mounts(&seen.collect::<Vec<_>>().join("\n"), &self.base, NODE).unwrap()
     }
 
     /// Every process of an allocation.
