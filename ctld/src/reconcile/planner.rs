@@ -1,5 +1,5 @@
 //! The planner's loop: a snapshot of each pool, a plan, and its application; woken by submissions and released capacity, by the
-//! next begin time, and at the latest every 30 s.
+//! next begin time, and at the latest every 10 s.
 
 use crate::app::App;
 use crate::store::StoreError;
@@ -10,8 +10,6 @@ use proto::Condition;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// The longest between two passes: what a lost wake costs at most.
-const RESYNC: Duration = Duration::from_secs(30);
 /// Jobs read from the queue at a time.
 const PAGE: i64 = 256;
 /// The most tasks placed in one transaction.
@@ -21,10 +19,15 @@ const FRESH_REASONS: usize = 16;
 /// How often a pool is planned anew in one pass after a conflict.
 const REPLANS: usize = 3;
 
+/// The longest between two passes, which is what a lost wake costs at most (30 s are allowed); and how often bookings near their
+/// end are looked after, well within the minute by which [`extend_overdue`] looks ahead.
+const PASS_EVERY: Duration = Duration::from_secs(10);
+
 /// Runs until the controller stops.
 pub async fn run(app: App) {
+    let mut extended: Option<Instant> = None;
     loop {
-        let pause = match pass(&app).await {
+        let pause = match turn(&app, &mut extended).await {
             Ok(()) => until_next_begin(&app).await,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "planning failed; trying again");
@@ -39,10 +42,21 @@ pub async fn run(app: App) {
     }
 }
 
+/// Nothing is placed while the live bookings have not been looked after for a while: one that lapsed under a running job would
+/// be booked again.
+async fn turn(app: &App, extended: &mut Option<Instant>) -> Result<(), StoreError> {
+    if extended.is_none_or(|at| at.elapsed() >= PASS_EVERY) {
+        let looked = Instant::now();
+        extend_overdue(&app.db).await?;
+        *extended = Some(looked);
+    }
+    pass(app).await
+}
+
 async fn until_next_begin(app: &App) -> Duration {
     match next_begin_s(&app.db).await {
-        Ok(Some(s)) => Duration::try_from_secs_f64(s + 0.001).unwrap_or(Duration::ZERO).min(RESYNC),
-        _ => RESYNC,
+        Ok(Some(s)) => Duration::try_from_secs_f64(s + 0.001).unwrap_or(Duration::ZERO).min(PASS_EVERY),
+        _ => PASS_EVERY,
     }
 }
 
@@ -53,7 +67,6 @@ pub async fn pass(app: &App) -> Result<(), StoreError> {
     if pools.is_empty() {
         return Ok(());
     }
-    extend_overdue(&app.db).await?;
     for pool_id in pools {
         let mut replans = 0;
         loop {

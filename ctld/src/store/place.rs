@@ -29,7 +29,7 @@ pub struct Applied {
 }
 
 /// Bookings of live allocations that reach, or have passed, their end become open-ended: what still runs still holds its
-/// place. Runs before every placement.
+/// place. Runs every few seconds, well within the minute it looks ahead.
 pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
     let devices = sqlx::query!(
         "UPDATE device_bookings SET during = tstzrange(lower(during), NULL)
