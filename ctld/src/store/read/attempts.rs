@@ -4,11 +4,12 @@
 //! attempts; else the latest attempt of each task, but for tasks that are pending again or cancelled, whose entry is another.
 
 use super::entry::Wanted;
+use super::stored::Stored;
 use crate::store::{StoreError, row_error};
 use chrono::{DateTime, Utc};
 use proto::{Condition, IndexSet, State};
 use sqlx::PgConnection;
-use sqlx::types::Json;
+
 use std::collections::HashMap;
 
 /// One attempt.
@@ -40,7 +41,7 @@ struct AttemptRow {
     run_s: Option<i64>,
     exit_code: Option<i32>,
     signal: Option<i32>,
-    condition: Option<Json<Condition>>,
+    condition: Option<Stored>,
 }
 
 impl TryFrom<AttemptRow> for Attempt {
@@ -62,7 +63,7 @@ impl TryFrom<AttemptRow> for Attempt {
             run_s: row.run_s.map(i64::unsigned_abs),
             exit_code: row.exit_code,
             signal: row.signal,
-            condition: row.condition.map(|Json(condition)| condition),
+            condition: row.condition.map(|Stored(condition)| condition),
             nodes: Vec::new(),
             gpus: Vec::new(),
         })
@@ -90,7 +91,7 @@ pub(super) async fn of_jobs(
                    a.state AS "state!", a.started_at, a.ended_at,
                    CASE WHEN a.started_at IS NOT NULL THEN greatest(floor(
                        extract(epoch FROM coalesce(a.ended_at, compute_now()) - a.started_at)), 0)::bigint END AS run_s,
-                   a.exit_code, a.signal, a.condition AS "condition: Json<Condition>"
+                   a.exit_code, a.signal, a.condition AS "condition: Stored"
                FROM unnest($1::bigint[], $2::text[]) AS w (job_id, tasks)
                JOIN jobs j ON j.id = w.job_id
                JOIN LATERAL (
@@ -119,7 +120,7 @@ pub(super) async fn of_jobs(
             r#"SELECT a.id, a.job_id, a.task, a.number, a.state, a.started_at, a.ended_at,
                    CASE WHEN a.started_at IS NOT NULL THEN greatest(floor(
                        extract(epoch FROM compute_now() - a.started_at)), 0)::bigint END AS run_s,
-                   a.exit_code, a.signal, a.condition AS "condition: Json<Condition>"
+                   a.exit_code, a.signal, a.condition AS "condition: Stored"
                FROM unnest($1::bigint[], $2::text[]) AS w (job_id, tasks)
                JOIN attempts a ON a.job_id = w.job_id AND a.ended_at IS NULL
                    AND (w.tasks IS NULL OR w.tasks::int4multirange @> a.task)

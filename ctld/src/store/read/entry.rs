@@ -1,11 +1,12 @@
 //! From rows to the entries of a list: what a job, the rest of an array or a task looks like. Plain computation, no SQL.
 
 use super::attempts::Attempt;
+use super::stored::Stored;
 use crate::store::{StoreError, index_set, row_error};
 use chrono::{DateTime, SecondsFormat, Utc};
 use proto::api::{ArrayView, Job};
 use proto::{Condition, IndexSet, Reason, State};
-use sqlx::types::Json;
+
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -36,9 +37,9 @@ pub(super) struct JobRow {
     pub id: i64,
     pub name: String,
     pub user_name: String,
-    pub tenant: String,
+    pub tenant_id: i32,
     pub account: Option<String>,
-    pub pool: String,
+    pub pool_id: i32,
     pub cpus: i32,
     pub mem_mib: i64,
     pub gpus: i32,
@@ -48,8 +49,6 @@ pub(super) struct JobRow {
     pub priority: i64,
     pub hold: Option<String>,
     pub begin_at: Option<DateTime<Utc>>,
-    /// Whether `begin_at` has not come.
-    pub begins_later: bool,
     pub is_array: bool,
     /// The sets of an array; of a job that is none, the state says as much.
     pub indices: Option<String>,
@@ -58,7 +57,7 @@ pub(super) struct JobRow {
     pub throttle: Option<i32>,
     pub active: i32,
     pub state: String,
-    pub condition: Json<Condition>,
+    pub condition: Stored,
     pub comment: Option<String>,
     pub submitted_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
@@ -78,11 +77,11 @@ impl JobRow {
     }
 
     /// Why what is pending waits: the plainest reason first, else what the planner found.
-    fn waits(&self) -> Condition {
+    fn waits(&self, now: DateTime<Utc>) -> Condition {
         match (self.hold.as_deref(), self.begin_at, self.throttle) {
             (Some("admin"), ..) => Condition::plain(Reason::HeldByAdmin),
             (Some(_), ..) => Condition::plain(Reason::HeldByUser),
-            (None, Some(at), _) if self.begins_later => {
+            (None, Some(at), _) if at > now => {
                 let at = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
                 Condition::new(Reason::BeginTime, format!("its begin time, {at}, has not come"))
             }
@@ -104,16 +103,16 @@ impl JobRow {
     }
 
     /// What all entries of the job have in common, as an entry without state, task or attempt.
-    fn into_entry(self) -> Job {
-        Job {
+    fn into_entry(self, names: &Names) -> Result<Job, StoreError> {
+        Ok(Job {
             id: self.id,
             task: None,
             display_id: self.id.to_string(),
             name: self.name,
             user: self.user_name,
-            tenant: self.tenant,
+            tenant: names.tenant(self.tenant_id)?,
             account: self.account,
-            pool: self.pool,
+            pool: names.pool(self.pool_id)?,
             state: State::Pending,
             reasons: Vec::new(),
             exit_code: None,
@@ -136,12 +135,30 @@ impl JobRow {
             array: None,
             comment: self.comment,
             detail: None,
-        }
+        })
+    }
+}
+
+/// What rows name by number, and the time, as of the same look at the database.
+pub(super) struct Names {
+    pub pools: HashMap<i32, String>,
+    pub tenants: HashMap<i32, String>,
+    pub now: DateTime<Utc>,
+}
+
+impl Names {
+    fn pool(&self, id: i32) -> Result<String, StoreError> {
+        self.pools.get(&id).cloned().ok_or_else(|| row_error("jobs", "pool_id", id.to_string()))
+    }
+
+    fn tenant(&self, id: i32) -> Result<String, StoreError> {
+        self.tenants.get(&id).cloned().ok_or_else(|| row_error("jobs", "tenant_id", id.to_string()))
     }
 }
 
 /// What is known about a job beside its row.
 pub(super) struct Known<'a> {
+    pub names: &'a Names,
     /// The attempts to show, in the order of their tasks.
     pub attempts: Vec<Attempt>,
     /// The numbers of the attempts that tasks had before they waited again, by job and task.
@@ -161,7 +178,7 @@ pub(super) fn add_entries(
         return add_array(out, row, known, wanted);
     }
     if let Some(attempt) = known.attempts.into_iter().next() {
-        out.push(placed(row.into_entry(), attempt));
+        out.push(placed(row.into_entry(known.names)?, attempt));
         return Ok(());
     }
     let state = row.state()?;
@@ -170,13 +187,13 @@ pub(super) fn add_entries(
         return Ok(());
     }
     let reasons = match state {
-        State::Pending => vec![row.waits()],
+        State::Pending => vec![row.waits(known.names.now)],
         State::Cancelled => vec![row.cancelled_because()],
         _ => vec![row.condition.0.clone()],
     };
     let attempt = known.earlier.get(&(row.id, 0)).copied().unwrap_or(0);
     let ended_at = row.ended_at;
-    out.push(Job { state, reasons, attempt, ended_at, ..row.into_entry() });
+    out.push(Job { state, reasons, attempt, ended_at, ..row.into_entry(known.names)? });
     Ok(())
 }
 
@@ -192,8 +209,9 @@ fn add_array(
     let asked = |set: &IndexSet| known.only.map_or_else(|| set.clone(), |only| set.intersection(only));
     let (waiting, cancelled) = (asked(&pending), asked(&set("cancelled", &row.cancelled)?));
     let throttle = row.throttle();
-    let (waits, cancelled_because, ended_at) = (row.waits(), row.cancelled_because(), row.ended_at);
-    let common = row.into_entry();
+    let (waits, cancelled_because, ended_at) =
+        (row.waits(known.names.now), row.cancelled_because(), row.ended_at);
+    let common = row.into_entry(known.names)?;
     let first = out.len();
 
     if wanted.without_place(State::Pending) && !waiting.is_empty() {

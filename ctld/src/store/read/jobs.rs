@@ -6,16 +6,18 @@
 
 use super::attempts::{earlier_numbers, of_jobs};
 use super::detail::add_detail;
-use super::entry::{JobRow, Known, Wanted, add_entries};
-use super::filter::Filter;
+use super::entry::{JobRow, Known, Names, Wanted, add_entries};
+use super::filter::{Filter, LIMIT_MAX};
 use super::snapshot;
+use super::stored::Stored;
 use crate::app::Caller;
-use crate::store::{StoreError, index_set};
+use crate::store::{StoreError, index_set, row_error};
 use proto::api::{Job, JobList, JobQuery};
-use proto::{ApiError, Condition, ErrorCode, IndexSet, JobRef, State};
-use sqlx::types::Json;
+use proto::{ApiError, ErrorCode, IndexSet, JobRef, State};
+
 use sqlx::{PgConnection, PgPool};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// The jobs a query asks for.
 pub async fn jobs(db: &PgPool, query: &JobQuery) -> Result<JobList, StoreError> {
@@ -44,13 +46,16 @@ pub async fn job(db: &PgPool, job: &JobRef, viewer: &Caller) -> Result<JobList, 
 }
 
 async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
-    refuse_unknown_places(db, filter).await?;
+    let names = names(db).await?;
+    let pools = pool_ids(&names, filter)?;
+    refuse_unknown_nodes(db, filter).await?;
+    let pools = pools.as_deref();
     let rows = match &filter.ids {
-        Some(_) => by_id(db, filter).await?,
+        Some(_) => by_id(db, filter, pools).await?,
         None => {
-            let mut rows = live(db, filter).await?;
+            let mut rows = live(db, filter, pools).await?;
             if filter.wants_any(State::terminal) {
-                rows.extend(ended(db, filter).await?);
+                rows.extend(ended(db, filter, pools).await?);
             }
             rows
         }
@@ -80,7 +85,8 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
     let mut jobs = Vec::with_capacity(rows.len());
     for row in rows {
         let only = only(row.id);
-        let known = Known { attempts: attempts.remove(&row.id).unwrap_or_default(), earlier: &earlier, only };
+        let attempts = attempts.remove(&row.id).unwrap_or_default();
+        let known = Known { names: &names, attempts, earlier: &earlier, only };
         add_entries(&mut jobs, row, known, wanted)?;
         if jobs.len() > filter.limit && filter.tasks {
             break;
@@ -107,28 +113,30 @@ fn order(job: &Job) -> (u8, Reverse<i64>, i64, Option<u32>) {
     (group, Reverse(major), job.id, job.task)
 }
 
-/// The columns of [`JobRow`] and where they come from; the caller adds which rows.
+/// The columns of [`JobRow`]; the caller says which rows, in pieces that are joined.
 macro_rules! select_jobs {
-    ($which:literal, $($bind:expr),*) => {
+    ([$($which:literal),+], $($bind:expr),* $(,)?) => {
         sqlx::query_as!(
             JobRow,
-            r#"SELECT j.id, j.name, j.user_name, t.name AS tenant, j.account, p.name AS pool, j.cpus, j.mem_mib, j.gpus,
-                   j.gpu_type, j.node_count, j.time_limit_s, j.priority, j.hold, j.begin_at,
-                   coalesce(j.begin_at > compute_now(), false) AS "begins_later!", j.is_array,
+            r#"SELECT j.id, j.name, j.user_name, j.tenant_id, j.account, j.pool_id, j.cpus, j.mem_mib, j.gpus, j.gpu_type,
+                   j.node_count, j.time_limit_s, j.priority, j.hold, j.begin_at, j.is_array,
                    CASE WHEN j.is_array THEN j.indices::text END AS indices,
                    CASE WHEN j.is_array THEN j.pending::text END AS pending,
                    CASE WHEN j.is_array THEN j.cancelled::text END AS cancelled,
-                   j.throttle, j.active, j.state, j.condition AS "condition: Json<Condition>", j.comment, j.submitted_at,
+                   j.throttle, j.active, j.state, j.condition AS "condition: Stored", j.comment, j.submitted_at,
                    j.ended_at, j.version
-               FROM jobs j JOIN tenants t ON t.id = j.tenant_id JOIN pools p ON p.id = j.pool_id
-               WHERE "# + $which,
+               FROM jobs j WHERE "# $(+ $which)+,
             $($bind),*
         )
     };
 }
 
 /// The jobs named. One that never existed is NOT_FOUND, and so is a task that its job does not have.
-async fn by_id(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, StoreError> {
+async fn by_id(
+    db: &mut PgConnection,
+    filter: &Filter,
+    pools: Option<&[i32]>,
+) -> Result<Vec<JobRow>, StoreError> {
     let ids = filter.ids.iter().flatten();
     let numbers: Vec<i64> = ids.clone().map(|(&id, _)| id).collect();
     let tasks: Vec<Option<String>> = ids.map(|(_, set)| set.as_ref().map(IndexSet::to_multirange)).collect();
@@ -154,69 +162,89 @@ async fn by_id(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, St
         return Err(ApiError::new(ErrorCode::NotFound, message).into());
     }
     let rows = select_jobs!(
-        r#"j.id = ANY ($1)
+        [r#"j.id = ANY ($1)
                AND ($2::text[] IS NULL OR j.user_name = ANY ($2)) AND ($3::text[] IS NULL OR j.name = ANY ($3))
-               AND ($4::text[] IS NULL OR p.name = ANY ($4)) AND ($5::text[] IS NULL OR j.account = ANY ($5))
-               ORDER BY j.id"#,
+               AND ($4::int[] IS NULL OR j.pool_id = ANY ($4)) AND ($5::text[] IS NULL OR j.account = ANY ($5))
+               ORDER BY j.id"#],
         &numbers,
         filter.users.as_deref(),
         filter.names.as_deref(),
-        filter.pools.as_deref(),
+        pools,
         filter.accounts.as_deref()
     );
     Ok(rows.fetch_all(db).await?)
 }
 
 /// Jobs that are not over: with something pending, with something active, and, where ended tasks are wanted, arrays.
-async fn live(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, StoreError> {
+///
+/// PostgreSQL sorts rows this wide several times slower than it reads them, so it does only where the limit cuts.
+async fn live(
+    db: &mut PgConnection,
+    filter: &Filter,
+    pools: Option<&[i32]>,
+) -> Result<Vec<JobRow>, StoreError> {
     let pending = filter.nodes.is_none() && filter.wants(State::Pending);
     let active: Vec<String> =
         filter.states.iter().filter(|state| state.active()).map(|state| state.name().to_owned()).collect();
     let every_active = State::all().filter(|state| state.active()).all(|state| filter.wants(state));
-    let rows = select_jobs!(
-        r#"j.ended_at IS NULL
-               AND ($1 AND NOT isempty(j.pending)
-                   OR j.active > 0 AND ($2 OR EXISTS (SELECT FROM attempts a
-                       WHERE a.job_id = j.id AND a.ended_at IS NULL AND a.state = ANY ($3::text[])))
-                   OR $4 AND j.is_array)
-               AND ($5::text[] IS NULL OR j.user_name = ANY ($5)) AND ($6::text[] IS NULL OR j.name = ANY ($6))
-               AND ($7::text[] IS NULL OR p.name = ANY ($7)) AND ($8::text[] IS NULL OR j.account = ANY ($8))
-               AND ($9::text[] IS NULL OR EXISTS (
-                   SELECT FROM attempts a JOIN allocations l ON l.attempt_id = a.id JOIN nodes n ON n.id = l.node_id
-                   WHERE a.job_id = j.id AND n.name = ANY ($9)))
-               ORDER BY (j.state = 'pending'), j.priority DESC, j.id
-               LIMIT $10"#,
-        pending,
-        every_active,
-        &active,
-        filter.wants_any(State::terminal),
-        filter.users.as_deref(),
-        filter.names.as_deref(),
-        filter.pools.as_deref(),
-        filter.accounts.as_deref(),
-        filter.nodes.as_deref(),
-        row_limit(filter)
-    );
-    Ok(rows.fetch_all(db).await?)
+    let terminal = filter.wants_any(State::terminal);
+    macro_rules! select_live {
+        ($order:literal) => {
+            select_jobs!(
+                [r#"j.ended_at IS NULL
+                       AND ($1 AND NOT isempty(j.pending)
+                           OR j.active > 0 AND ($2 OR EXISTS (SELECT FROM attempts a
+                               WHERE a.job_id = j.id AND a.ended_at IS NULL AND a.state = ANY ($3::text[])))
+                           OR $4 AND j.is_array)
+                       AND ($5::text[] IS NULL OR j.user_name = ANY ($5)) AND ($6::text[] IS NULL OR j.name = ANY ($6))
+                       AND ($7::int[] IS NULL OR j.pool_id = ANY ($7)) AND ($8::text[] IS NULL OR j.account = ANY ($8))
+                       AND ($9::text[] IS NULL OR EXISTS (
+                           SELECT FROM attempts a JOIN allocations l ON l.attempt_id = a.id JOIN nodes n ON n.id = l.node_id
+                           WHERE a.job_id = j.id AND n.name = ANY ($9)))
+                       "#, $order, " LIMIT $10"],
+                pending,
+                every_active,
+                &active,
+                terminal,
+                filter.users.as_deref(),
+                filter.names.as_deref(),
+                pools,
+                filter.accounts.as_deref(),
+                filter.nodes.as_deref(),
+                row_limit(filter),
+            )
+        };
+    }
+    if filter.limit == LIMIT_MAX as usize {
+        let rows = select_live!("").fetch_all(&mut *db).await?;
+        if rows.len() <= filter.limit {
+            return Ok(rows);
+        }
+    }
+    Ok(select_live!("ORDER BY (j.state = 'pending'), j.priority DESC, j.id").fetch_all(db).await?)
 }
 
 /// Jobs that are over, the latest first; of arrays all that may have tasks in the states wanted.
-async fn ended(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, StoreError> {
+async fn ended(
+    db: &mut PgConnection,
+    filter: &Filter,
+    pools: Option<&[i32]>,
+) -> Result<Vec<JobRow>, StoreError> {
     let states: Vec<String> =
         filter.states.iter().filter(|state| state.terminal()).map(|state| state.name().to_owned()).collect();
     let rows = select_jobs!(
-        r#"j.ended_at IS NOT NULL AND (j.is_array OR j.state = ANY ($1::text[]))
+        [r#"j.ended_at IS NOT NULL AND (j.is_array OR j.state = ANY ($1::text[]))
                AND ($2::text[] IS NULL OR j.user_name = ANY ($2)) AND ($3::text[] IS NULL OR j.name = ANY ($3))
-               AND ($4::text[] IS NULL OR p.name = ANY ($4)) AND ($5::text[] IS NULL OR j.account = ANY ($5))
+               AND ($4::int[] IS NULL OR j.pool_id = ANY ($4)) AND ($5::text[] IS NULL OR j.account = ANY ($5))
                AND ($6::text[] IS NULL OR EXISTS (
                    SELECT FROM attempts a JOIN allocations l ON l.attempt_id = a.id JOIN nodes n ON n.id = l.node_id
                    WHERE a.job_id = j.id AND n.name = ANY ($6)))
                ORDER BY j.id DESC
-               LIMIT $7"#,
+               LIMIT $7"#],
         &states,
         filter.users.as_deref(),
         filter.names.as_deref(),
-        filter.pools.as_deref(),
+        pools,
         filter.accounts.as_deref(),
         filter.nodes.as_deref(),
         row_limit(filter)
@@ -224,28 +252,48 @@ async fn ended(db: &mut PgConnection, filter: &Filter) -> Result<Vec<JobRow>, St
     Ok(rows.fetch_all(db).await?)
 }
 
-/// Pools and nodes are few and known: one that does not exist is a slip of the pen, not an empty answer.
-async fn refuse_unknown_places(db: &mut PgConnection, filter: &Filter) -> Result<(), StoreError> {
-    if filter.pools.is_none() && filter.nodes.is_none() {
-        return Ok(());
-    }
-    let unknown = sqlx::query!(
-        r#"SELECT 'pool' AS "kind!", w AS "name!" FROM unnest($1::text[]) w
-           WHERE NOT EXISTS (SELECT FROM pools WHERE name = w)
-           UNION ALL
-           SELECT 'node', w FROM unnest($2::text[]) w WHERE NOT EXISTS (SELECT FROM nodes WHERE name = w)
-           LIMIT 1"#,
-        filter.pools.as_deref(),
-        filter.nodes.as_deref()
+/// The names of pools and tenants, and the time.
+async fn names(db: &mut PgConnection) -> Result<Names, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT id AS "id!", name AS "name!", true AS "is_pool!", compute_now() AS "now!" FROM pools
+           UNION ALL SELECT id, name, false, compute_now() FROM tenants"#
     )
-    .fetch_optional(db)
+    .fetch_all(db)
     .await?;
-    match unknown {
-        Some(row) => {
-            Err(ApiError::new(ErrorCode::NotFound, format!("{} \"{}\" is not known", row.kind, row.name))
-                .hint("`binfo` lists pools and nodes")
-                .into())
-        }
+    // There is always the tenant "default".
+    let now = rows.first().map(|row| row.now).ok_or_else(|| row_error("tenants", "name", "no row"))?;
+    let mut names = Names { pools: HashMap::new(), tenants: HashMap::new(), now };
+    for row in rows {
+        if row.is_pool { &mut names.pools } else { &mut names.tenants }.insert(row.id, row.name);
+    }
+    Ok(names)
+}
+
+/// The pools wanted. Pools and nodes are few and known: one that does not exist is a slip of the pen, not an empty answer.
+fn pool_ids(names: &Names, filter: &Filter) -> Result<Option<Vec<i32>>, StoreError> {
+    let Some(wanted) = &filter.pools else { return Ok(None) };
+    let id_of = |name: &String| {
+        let found = names.pools.iter().find(|(_, known)| *known == name);
+        found.map(|(&id, _)| id).ok_or_else(|| unknown("pool", name))
+    };
+    Ok(Some(wanted.iter().map(id_of).collect::<Result<_, _>>()?))
+}
+
+async fn refuse_unknown_nodes(db: &mut PgConnection, filter: &Filter) -> Result<(), StoreError> {
+    let Some(nodes) = &filter.nodes else { return Ok(()) };
+    let missing = sqlx::query_scalar!(
+        r#"SELECT w AS "name!" FROM unnest($1::text[]) w
+           WHERE NOT EXISTS (SELECT FROM nodes WHERE name = w) LIMIT 1"#,
+        nodes
+    );
+    match missing.fetch_optional(db).await? {
+        Some(name) => Err(unknown("node", &name)),
         None => Ok(()),
     }
+}
+
+fn unknown(kind: &str, name: &str) -> StoreError {
+    ApiError::new(ErrorCode::NotFound, format!("{kind} \"{name}\" is not known"))
+        .hint("`binfo` lists pools and nodes")
+        .into()
 }

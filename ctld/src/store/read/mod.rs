@@ -14,6 +14,7 @@ mod filter;
 mod jobs;
 mod nodes;
 mod pools;
+mod stored;
 #[cfg(test)]
 mod tests;
 
