@@ -1,11 +1,12 @@
 //! Looking at jobs: lists, one in full, and why one waits. Everybody sees every job; scripts are for owners and operators.
 
-use super::error::Answer;
+use super::error::Failure;
 use super::extract::{Job, NoParams, Params};
+use super::reply;
 use crate::app::{App, Caller};
 use crate::store::{read, snapshot};
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use proto::api::{JobList, JobQuery};
 use proto::error::ErrorBody;
 
@@ -17,8 +18,8 @@ pub(super) async fn list(
     State(app): State<App>,
     _: Caller,
     Params(query): Params<JobQuery>,
-) -> Answer<JobList> {
-    Ok(Json(read::jobs(&app.db, &query).await?))
+) -> Result<Response, Failure> {
+    reply::job_list(read::jobs(&app.db, &query).await?).await
 }
 
 /// One job in full
@@ -32,8 +33,8 @@ pub(super) async fn show(
     caller: Caller,
     _: Params<NoParams>,
     Job(job): Job,
-) -> Answer<JobList> {
-    Ok(Json(read::job(&app.db, &job, &caller).await?))
+) -> Result<Response, Failure> {
+    reply::job_list(read::job(&app.db, &job, &caller).await?).await
 }
 
 /// Why a job waits
@@ -47,6 +48,6 @@ pub(super) async fn why(
     _: Caller,
     _: Params<NoParams>,
     Job(job): Job,
-) -> Answer<JobList> {
-    Ok(Json(snapshot::why(&app.db, &job).await?))
+) -> Result<Response, Failure> {
+    reply::job_list(snapshot::why(&app.db, &job).await?).await
 }

@@ -13,6 +13,7 @@ mod jobs;
 mod node_session;
 mod nodes;
 mod observe;
+mod reply;
 mod serve;
 mod submit;
 #[cfg(test)]

@@ -3,12 +3,13 @@
 //! Listens before it looks, so that an end between the two is not missed. A wake only shortens the wait: what is waited for is
 //! also looked at every [`LOOK_EVERY`], because another controller may have recorded the end.
 
-use super::error::{Answer, Failure, invalid};
+use super::error::{Failure, invalid};
 use super::extract::{Job, Params};
+use super::reply;
 use crate::app::{App, Caller};
 use crate::store::read;
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use proto::api::JobList;
 use proto::error::ErrorBody;
 use proto::{ApiError, ErrorCode, JobRef};
@@ -49,7 +50,7 @@ pub(super) async fn wait(
     _: Caller,
     Job(job): Job,
     Params(params): Params<WaitParams>,
-) -> Answer<JobList> {
+) -> Result<Response, Failure> {
     let timeout_s = params.timeout_s.unwrap_or(TIMEOUT_DEFAULT_S);
     if timeout_s > TIMEOUT_MAX_S {
         let message = format!("timeout_s {timeout_s} is not accepted: expected 0 to {TIMEOUT_MAX_S}");
@@ -61,7 +62,7 @@ pub(super) async fn wait(
         () = sleep_until(deadline) => {}
         () = app.stopping.cancelled() => {}
     }
-    Ok(Json(read::jobs_of(&app.db, &job).await?))
+    reply::job_list(read::jobs_of(&app.db, &job).await?).await
 }
 
 async fn until_ended(app: &App, job: &JobRef) -> Result<(), Failure> {

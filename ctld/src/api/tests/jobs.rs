@@ -80,6 +80,21 @@ async fn a_batch_answers_each_in_order(db: PgPool) {
     assert_eq!((refused.status.as_u16(), refused.error().0), (413, "TOO_LARGE"));
 }
 
+#[sqlx::test(migrations = "../migrations")]
+async fn a_long_list_is_answered_whole(db: PgPool) {
+    let door = Door::open(db).await;
+    let jobs: Vec<Value> = (0..700)
+        .map(|i| serde_json::from_str(&submission(json!({ "idempotency_key": i.to_string() }))).unwrap())
+        .collect();
+    let answer = door.ask("POST", "/v1/jobs/batch", &json!({ "jobs": jobs }).to_string()).await;
+    assert_eq!(answer.status.as_u16(), 200, "{}", answer.text);
+    let list: proto::api::JobList = serde_json::from_str(&door.get("/v1/jobs").await.text).unwrap();
+    assert_eq!((list.jobs.len(), list.truncated), (700, false));
+    assert!(list.jobs.is_sorted_by_key(|job| job.id));
+    let cut: proto::api::JobList = serde_json::from_str(&door.get("/v1/jobs?limit=600").await.text).unwrap();
+    assert_eq!((cut.jobs.as_slice(), cut.truncated), (&list.jobs[..600], true));
+}
+
 /// How many connections of the database looked last whether a job has ended.
 async fn waiters(db: &PgPool) -> i64 {
     sqlx::query_scalar(
