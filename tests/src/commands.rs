@@ -73,8 +73,9 @@ impl Ran {
     /// When it is not.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| panic!("`{}` does not print one JSON document: {error}\n{}", self.line, self.stdout))
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
+            panic!("`{}` does not print one JSON document: {error}\n{}", self.line, self.stdout)
+        })
     }
 }
 
@@ -180,7 +181,8 @@ fn number(status: ExitStatus) -> i32 {
 }
 
 fn line(command: &Command) -> String {
-    let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name =
+        Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let arguments = command.get_args().map(|argument| format!(" {}", argument.to_string_lossy()));
     name + &arguments.collect::<String>()
 }

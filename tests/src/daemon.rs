@@ -42,7 +42,8 @@ impl Daemon {
                 Ok(())
             });
         }
-        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
+        let child =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
         Daemon { name: name.to_owned(), log: log.to_path_buf(), child }
     }
 

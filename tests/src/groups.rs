@@ -48,7 +48,8 @@ pub fn processes(base: &str) -> Vec<i32> {
 /// The processes in the jobs' groups of the cluster.
 pub fn job_processes(base: &str) -> Vec<i32> {
     let in_jobs = |group: &PathBuf| group.components().any(|part| part.as_os_str() == "jobs");
-    let mut pids: Vec<i32> = groups(base).iter().filter(|group| in_jobs(group)).flat_map(|group| members(group)).collect();
+    let mut pids: Vec<i32> =
+        groups(base).iter().filter(|group| in_jobs(group)).flat_map(|group| members(group)).collect();
     pids.sort_unstable();
     pids.dedup();
     pids

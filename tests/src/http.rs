@@ -3,6 +3,7 @@
 //! Small on purpose, and no code of the product's own client: what the tests conclude from must not share its faults. Answers
 //! have a length; nothing else is understood. The benchmark sends through this too, where what the client costs would count.
 
+use crate::users::User;
 use proto::ApiError;
 use proto::error::ErrorBody;
 use serde::Serialize;
@@ -43,6 +44,21 @@ impl Connection {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         Ok(Connection { stream, buffer: Vec::with_capacity(4096), request: Vec::with_capacity(4096) })
+    }
+
+    /// Connects as somebody else: the kernel tells the controller who connected.
+    pub fn open_as(socket: &Path, user: &User) -> io::Result<Connection> {
+        let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+        // Credentials are a thread's to the kernel, whatever libc makes of it: this thread ends right after.
+        let connect = || {
+            // SAFETY: both calls take numbers only.
+            let changed = unsafe {
+                libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+                    && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+            };
+            if changed { Connection::open(socket) } else { Err(io::Error::last_os_error()) }
+        };
+        std::thread::scope(|scope| scope.spawn(connect).join().expect("connecting does not panic"))
     }
 
     /// `GET`.
@@ -126,6 +142,8 @@ fn read<T: DeserializeOwned>((status, body): (u16, Vec<u8>)) -> Result<T, Refusa
 fn refusal(status: u16, body: &[u8]) -> Refusal {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => Refusal::Api(status, body.error),
-        Err(_) => Refusal::Lost(io::Error::other(format!("status {status}: {}", String::from_utf8_lossy(body)))),
+        Err(_) => {
+            Refusal::Lost(io::Error::other(format!("status {status}: {}", String::from_utf8_lossy(body))))
+        }
     }
 }

@@ -52,7 +52,8 @@ fn all() -> impl Iterator<Item = (i32, Vec<PathBuf>)> {
 pub fn daemons_of(dir: &Path) -> Vec<i32> {
     let is_daemon = |arguments: &[PathBuf]| {
         let program = arguments.first().and_then(|first| first.file_name()).and_then(|name| name.to_str());
-        matches!(program, Some("ctld" | "noded")) && arguments.iter().any(|argument| argument.starts_with(dir))
+        matches!(program, Some("ctld" | "noded"))
+            && arguments.iter().any(|argument| argument.starts_with(dir))
     };
     all().filter(|(_, arguments)| is_daemon(arguments)).map(|(pid, _)| pid).collect()
 }

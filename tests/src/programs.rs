@@ -18,7 +18,11 @@ pub fn dir() -> &'static Path {
         let own = std::env::current_exe().expect("a running program has a path");
         let beside = own.parent().expect("a program is in a directory");
         // Test executables are in `deps`, below the programs.
-        let dir = if beside.ends_with("deps") { beside.parent().expect("`deps` is in a directory") } else { beside };
+        let dir = if beside.ends_with("deps") {
+            beside.parent().expect("`deps` is in a directory")
+        } else {
+            beside
+        };
         dir.to_path_buf()
     })
 }

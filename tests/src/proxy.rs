@@ -23,7 +23,8 @@ impl Proxy {
     /// Listens at `path`, for everybody, and passes on to `controller`.
     pub fn start(path: &Path, controller: &Path) -> Proxy {
         let listener = UnixListener::bind(path).expect("a new socket can be bound");
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o666)).expect("our own socket's mode can be set");
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))
+            .expect("our own socket's mode can be set");
         let (to_lose, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let proxy = Proxy { path: path.to_path_buf(), to_lose: to_lose.clone(), lost: lost.clone() };
         let controller = controller.to_path_buf();
@@ -63,7 +64,8 @@ fn carry(client: UnixStream, server: UnixStream, to_lose: &AtomicU32, lost: &Ato
     let (mut from_server, mut to_client) = (server, client);
     let mut chunk = [0; 64 << 10];
     while let Ok(n @ 1..) = from_server.read(&mut chunk) {
-        let losing = to_lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        let losing =
+            to_lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
         if losing {
             lost.fetch_add(1, Ordering::SeqCst);
             break;

@@ -99,7 +99,9 @@ fn sweep() {
     for entry in entries.flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        let Some(stem) = name.to_str().filter(|n| n.starts_with(PREFIX)).and_then(|n| n.strip_suffix(".lock")) else {
+        let Some(stem) =
+            name.to_str().filter(|n| n.starts_with(PREFIX)).and_then(|n| n.strip_suffix(".lock"))
+        else {
             continue;
         };
         if stem == "bct-users" || stem == "bct-template" {

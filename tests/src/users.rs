@@ -43,7 +43,15 @@ impl User {
         }
         // No home is made: a job must do without.
         let added = Command::new("useradd")
-            .args(["--user-group", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/bin/bash", name])
+            .args([
+                "--user-group",
+                "--no-create-home",
+                "--home-dir",
+                "/nonexistent",
+                "--shell",
+                "/bin/bash",
+                name,
+            ])
             .output()
             .expect("useradd can be run (the tests need root)");
         assert!(added.status.success(), "useradd {name}: {}", String::from_utf8_lossy(&added.stderr));
