@@ -10,7 +10,7 @@ use crate::frame::{self, Parsed};
 use crate::{out, signals};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use proto::api::{ACT_IDS_MAX, ActOutcome, ActResults, CancelRequest};
-use proto::{ErrorCode, JobRef, State};
+use proto::{ApiError, ErrorCode, JobRef, State};
 use std::process::ExitCode;
 
 const NAME: &str = "bcancel";
@@ -150,11 +150,10 @@ pub fn report(program: &str, results: &ActResults, quiet: bool, verbose: bool) -
                 }
                 continue;
             }
-            (ActOutcome::Error, Some(error)) => error.clone(),
-            (ActOutcome::Error, None) => proto::ApiError::new(
-                ErrorCode::Internal,
-                format!("job {} was refused without a reason", result.id),
-            ),
+            (ActOutcome::Error, Some(error)) => naming(error.clone(), &result.id),
+            (ActOutcome::Error, None) => {
+                ApiError::new(ErrorCode::Internal, format!("job {} was refused without a reason", result.id))
+            }
         };
         if code == 0 {
             code = error.code.exit_code();
@@ -166,10 +165,17 @@ pub fn report(program: &str, results: &ActResults, quiet: bool, verbose: bool) -
     ExitCode::from(code)
 }
 
+/// Among many results an error must say whose it is.
+fn naming(mut error: ApiError, id: &str) -> ApiError {
+    if !error.message.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == id) {
+        error.message = format!("job {id}: {}", error.message);
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::ApiError;
     use proto::api::ActResult;
 
     fn of(words: &[&str]) -> Result<CancelRequest, Fail> {
@@ -207,6 +213,14 @@ mod tests {
             CancelRequest { ids: vec!["1".to_owned(); ACT_IDS_MAX + 1], ..CancelRequest::default() };
         assert_eq!(parts(&request).iter().map(|p| p.ids.len()).collect::<Vec<_>>(), [ACT_IDS_MAX, 1]);
         assert_eq!(parts(&CancelRequest::default()).len(), 1);
+    }
+
+    #[test]
+    fn an_error_says_whose_it_is() {
+        let of = |message: &str| naming(ApiError::new(ErrorCode::Conflict, message), "4").message;
+        assert_eq!(of("it has ended"), "job 4: it has ended");
+        assert_eq!(of("no job has the id 4"), "no job has the id 4");
+        assert_eq!(of("it has ended 40 s ago"), "job 4: it has ended 40 s ago");
     }
 
     #[test]

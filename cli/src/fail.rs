@@ -56,9 +56,10 @@ impl Fail {
         if json {
             let document = Document { error: &self.error, idempotency_key: self.idempotency_key.as_deref() };
             let text = serde_json::to_string(&document).expect("strings and booleans become JSON");
-            // Nothing is left to do where even this cannot be written: the exit code still tells.
-            let _ = out::write(format!("{text}\n").as_bytes());
-            return;
+            if out::write(format!("{text}\n").as_bytes()).is_ok() {
+                return;
+            }
+            // A document that cannot be written is no reason to be silent: the lines for people follow.
         }
         say(program, "", &self.error.message);
         if let Some(hint) = &self.error.hint {

@@ -19,15 +19,12 @@ const COMMENT: &str = r#".\""#;
 /// Appends a command's completion script for a shell.
 pub fn complete(shell: Shell, command: &mut Command, script: &mut Vec<u8>) {
     let name = command.get_name().to_owned();
-    match shell {
-        Shell::Bash => clap_complete::generate(clap_complete::Shell::Bash, command, name, script),
-        Shell::Zsh => {
-            let mut one = Vec::new();
-            clap_complete::generate(clap_complete::Shell::Zsh, command, name.clone(), &mut one);
-            script.extend(one);
-        }
-        Shell::Fish => clap_complete::generate(clap_complete::Shell::Fish, command, name, script),
-    }
+    let shell = match shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    clap_complete::generate(shell, command, name, script);
 }
 
 /// The section of one command's man page: every option with its help, by heading; for `bctl` those of every subcommand.

@@ -107,9 +107,6 @@ async fn submit(options: &Options, json: bool, submission: Submission) -> Result
     if options.time == Some(Limit::Unlimited) {
         check_unlimited(&mut client, submission.pool.as_deref()).await?;
     }
-    if options.verbose > 0 {
-        say(NAME, "", &format!("submitting {:?} with key {key}", submission.name));
-    }
     let body = encode(&submission)?;
     // From here on an interrupt must say what became of the job.
     let mut interrupt = match options.wait {
@@ -118,6 +115,9 @@ async fn submit(options: &Options, json: bool, submission: Submission) -> Result
         ),
         false => None,
     };
+    if options.verbose > 0 {
+        say(NAME, "", &format!("submitting {:?} with key {key}", submission.name));
+    }
     let answer = tokio::select! {
         answer = retry::post(&mut client, "/v1/jobs", body, &key, retry::RETRY_TIME) => answer?,
         () = interrupted(&mut interrupt) => {
