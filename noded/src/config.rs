@@ -345,4 +345,24 @@ mod tests {
             assert!(!error.contains("unknown key"), "{error}");
         }
     }
+
+    #[test]
+    fn the_sample_is_read_and_shows_every_key() {
+        let sample = include_str!("../../contrib/noded.toml");
+        assert!(read(sample).is_ok(), "{:?}", read(sample));
+        let shown =
+            |key: &str| sample.lines().any(|l| l.trim_start_matches('#').starts_with(&format!("{key} = ")));
+        for key in KEYS {
+            assert!(shown(key), "{key} is not in the sample");
+        }
+        // What it shows as the default is the default.
+        let (sample, default) = (read(sample).unwrap(), read("").unwrap());
+        assert_eq!(Config { log: default.log.clone(), ..sample.clone() }, default);
+        // With its examples uncommented it is read too.
+        let examples: String = include_str!("../../contrib/noded.toml")
+            .lines()
+            .map(|l| if l.starts_with("# ") || l == "#" { String::new() } else { l.trim_start_matches('#').to_owned() } + "\n")
+            .collect();
+        assert_eq!(read(&examples).unwrap().inventory.cpus, 64);
+    }
 }

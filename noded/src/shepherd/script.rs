@@ -49,7 +49,7 @@ impl Script {
         // SAFETY: fcntl returns a new descriptor, without close-on-exec, or -1.
         match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_DUPFD, DESCRIPTOR_MIN) } {
             -1 => Err(io::Error::last_os_error()),
-            fd => Ok(CString::new(format!("/dev/fd/{fd}"))?),
+            fd => Ok(CString::new(format!("/proc/self/fd/{fd}"))?),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub const ALICE: u32 = 54001;
@@ -64,17 +65,23 @@ impl Site {
             fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
             chown(&home, Some(uid), Some(uid)).unwrap();
         }
-        let read = |file: &str| fs::read_to_string(file).unwrap();
+        // The machine's, without users that it may have by the same names.
+        let read = |file: &str| {
+            let text = fs::read_to_string(file).unwrap();
+            let others = text.lines().filter(|line| !line.contains("alice") && !line.contains("bob"));
+            others.map(|line| format!("{line}\n")).collect::<String>()
+        };
         let shown = path.display();
         let users = format!(
             "alice:x:{ALICE}:{ALICE}::{shown}/alice:/bin/sh\nbob:x:{BOB}:{BOB}::{shown}/nonesuch:/bin/bash\n"
         );
         let groups = format!("alice:x:{ALICE}:\nbob:x:{BOB}:\nlab:x:{LAB}:alice\n");
-        fs::write(path.join("passwd"), read("/etc/passwd") + &users).unwrap();
-        fs::write(path.join("group"), read("/etc/group") + &groups).unwrap();
+        fs::write(path.join("passwd"), users + &read("/etc/passwd")).unwrap();
+        fs::write(path.join("group"), groups + &read("/etc/group")).unwrap();
         let ctld = FakeCtld::start(&path.join("ctld.sock"));
         let config = vec!["cpus = 64".to_owned(), "mem = \"64G\"".to_owned()];
-        let base = format!("{BASE}-{}", std::process::id());
+        static SITES: AtomicUsize = AtomicUsize::new(0);
+        let base = format!("{BASE}-{}-{}", std::process::id(), SITES.fetch_add(1, Ordering::Relaxed));
         Site {
             dir,
             ctld,
@@ -392,7 +399,9 @@ fn sweep_dead() {
     let Ok(layout) = Layout::detect(BASE, NODE) else { return };
     for entry in fs::read_dir(&layout.trees[0].mount).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix(&format!("{BASE}-")).and_then(|pid| pid.parse::<i32>().ok());
+        let pid = name
+            .strip_prefix(&format!("{BASE}-"))
+            .and_then(|rest| rest.split('-').next()?.parse::<i32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             sweep(&name);
         }

@@ -30,7 +30,7 @@ async fn on_v1_ends_are_told_and_daemons_are_gone() {
 #[tokio::test]
 async fn on_v1_memory_and_cancel_work() {
     let Some(mut site) = v1_site().await else { return };
-    let mut job = site.job("head -c 300M /dev/zero | tail > /dev/null; exit 0");
+    let mut job = site.job("bash -c 'x=$(head -c 300000000 /dev/zero | tr \"\\0\" x)'; exit 0");
     job.mem_mib = 48;
     assert_eq!(site.ended(job).await.cause, EndCause::OutOfMemory);
     let job = site.job("trap '' TERM; echo ready > ready; while :; do sleep 0.05; done");
