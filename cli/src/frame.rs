@@ -7,6 +7,7 @@ use crate::fail::Fail;
 use crate::out;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -84,13 +85,21 @@ fn first_paragraph(error: &clap::Error) -> String {
 
 /// Runs a command to its exit status; a failure is reported here and nowhere else.
 pub fn run(program: &str, body: impl FnOnce(Vec<OsString>) -> Result<ExitCode, Fail>) -> ExitCode {
+    run_with(program, |args, _| body(args))
+}
+
+/// The same for a command whose arguments may hold another's: it sets whether `--json` was its own once it knows.
+pub fn run_with(
+    program: &str,
+    body: impl FnOnce(Vec<OsString>, &Cell<bool>) -> Result<ExitCode, Fail>,
+) -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     // A usage error must come as JSON too, so the flag is looked for before anything is parsed.
-    let json = args.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
-    match body(args) {
+    let json = Cell::new(args.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json"));
+    match body(args, &json) {
         Ok(code) => code,
         Err(fail) => {
-            fail.report(program, json);
+            fail.report(program, json.get());
             ExitCode::from(fail.exit_code())
         }
     }

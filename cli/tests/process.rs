@@ -139,6 +139,15 @@ fn with_json_an_error_is_one_document_with_a_stable_code() {
 }
 
 #[test]
+fn the_scripts_own_arguments_change_nothing_about_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("job.sh");
+    std::fs::write(&script, SCRIPT).unwrap();
+    let ended = run(command("bsub", &[script.to_str().unwrap(), "--json", "--wait"]), "");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(3), ""));
+}
+
+#[test]
 fn a_reply_that_is_lost_is_asked_for_again_under_the_same_key() {
     let controller = Controller::following(vec![Act::HangUp, refused(503, "UNAVAILABLE", true), created()]);
     let mut bsub = command("bsub", &[]);
@@ -288,4 +297,25 @@ fn cancelling_reports_each_id_and_exits_with_the_first_error() {
     let err = "bcancel: job 7: done\nbcancel: job 8: nothing to do\nbcancel: no job has the id 9\n";
     assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(4), "", err));
     assert!(controller.asked()[0].body.starts_with(r#"{"ids":["7","8","9"]"#));
+}
+
+#[test]
+fn bashs_completions_can_be_sourced_and_name_every_option() {
+    let script = run(command("bctl", &["completions", "bash"]), "").out;
+    let mut bash = std::process::Command::new("bash");
+    bash.args(["-euc", "source /dev/stdin; complete -p bsub bq bcancel binfo bctl"]);
+    bash.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = run(bash, &script);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    for command in cli::commands() {
+        for long in command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long())
+        {
+            assert!(script.contains(&format!("--{long} ")), "{} --{long}", command.get_name());
+        }
+    }
+    for other in ["zsh", "fish"] {
+        let ended = run(command("bctl", &["completions", other]), "");
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+        assert!(ended.out.contains("bsub") && ended.out.contains("bctl"));
+    }
 }

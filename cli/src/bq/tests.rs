@@ -246,3 +246,13 @@ fn a_terminal_gets_a_table_that_fits() {
     let piped = render(&args, &body, None).unwrap().text;
     assert!(piped.contains("much too long for any terminal of this width"));
 }
+
+#[test]
+fn the_manual_names_every_column() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../man/bq.1.in")).unwrap();
+    let words: Vec<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for kind in columns::all() {
+        assert!(words.contains(&kind.name), "{}", kind.name);
+        assert!(kind.letter.is_none_or(|letter| page.contains(&format!("%{letter}"))), "{}", kind.name);
+    }
+}

@@ -39,26 +39,26 @@ const INTERRUPTED: u8 = 130;
 
 /// The command.
 pub fn main() -> ExitCode {
-    frame::run(NAME, |argv| {
+    frame::run_with(NAME, |argv, json| {
         // Until the arguments are understood, the flag as a word is the best guess for a usage error's exit code.
         let waits = Cell::new(argv.iter().skip(1).any(|word| word == "--wait" || word == "-W"));
-        let json = argv.iter().any(|word| word == "--json");
-        run(argv, &waits).or_else(|fail| {
+        run(argv, &waits, json).or_else(|fail| {
             if !waits.get() {
                 return Err(fail);
             }
-            fail.report(NAME, json);
+            fail.report(NAME, json.get());
             Ok(ExitCode::from(WAIT_FAILED + fail.exit_code()))
         })
     })
 }
 
-fn run(argv: Vec<OsString>, waits: &Cell<bool>) -> Result<ExitCode, Fail> {
+fn run(argv: Vec<OsString>, waits: &Cell<bool>, json: &Cell<bool>) -> Result<ExitCode, Fail> {
     let args = match parse_command_line(argv)? {
         Ok(args) => args,
         Err(done) => return Ok(done),
     };
     waits.set(args.options.wait);
+    json.set(args.delivery.json);
     let script = match &args.delivery.wrap {
         Some(command) if args.script.is_empty() => script::wrap(command)?,
         Some(_) => {

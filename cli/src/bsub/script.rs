@@ -53,7 +53,7 @@ pub fn read(named: Option<&OsStr>, path_variable: Option<&OsStr>) -> Result<Scri
     };
     let path = find(named, path_variable);
     let shown = path.display().to_string();
-    // Without O_NONBLOCK a FIFO would hang here; a pipe such as /dev/stdin or <(…) is read to its end all the same.
+    // A pipe such as /dev/stdin or <(…) is a script like any other: it is read to its end.
     let file = open(&path, &shown)?;
     let bytes = read_all(file, &shown)?;
     let name = path.file_name().unwrap_or(named).to_string_lossy().into_owned();
