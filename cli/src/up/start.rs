@@ -41,12 +41,13 @@ pub(super) async fn start(place: &Place, wanted: Wanted) -> Result<Started, Fail
         }
     }
     let (ctld, noded) = (program("ctld")?, program("noded")?);
+    // First, since it marks the directory as a cluster's.
+    record.write(place)?;
     // A shell that sources `env` finds the commands where this one is.
     let own =
         std::env::current_exe().map_err(|e| Fail::here(format!("cannot tell where bctl itself is: {e}")))?;
     let programs = own.parent().unwrap_or(&place.dir);
     configure::write(place, &record, Machine::look()?, programs)?;
-    record.write(place)?;
 
     let mut progress = Progress::new();
     let mut anything = false;
