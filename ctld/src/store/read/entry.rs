@@ -22,8 +22,6 @@ pub(super) struct Wanted<'a> {
     pub nodes: Option<&'a [String]>,
     /// One entry a pending task instead of one for the rest.
     pub tasks: bool,
-    /// At most so many.
-    pub limit: usize,
 }
 
 impl Wanted<'_> {
@@ -165,9 +163,11 @@ pub(super) struct Known<'a> {
     pub earlier: &'a HashMap<(i64, u32), i32>,
     /// The tasks asked for; `None` is all.
     pub only: Option<&'a IndexSet>,
+    /// How many pending tasks may still be listed one by one.
+    pub room: usize,
 }
 
-/// Adds the entries of one job to `out`; those of pending tasks until `out` is one longer than wanted.
+/// Adds the entries of one job to `out`.
 pub(super) fn add_entries(
     out: &mut Vec<Job>,
     row: JobRow,
@@ -217,8 +217,7 @@ fn add_array(
     if wanted.without_place(State::Pending) && !waiting.is_empty() {
         let rest = Job { reasons: vec![waits], ..common.clone() };
         if wanted.tasks {
-            let room = (wanted.limit + 1).saturating_sub(out.len());
-            out.extend(waiting.iter().take(room).map(|task| Job {
+            out.extend(waiting.iter().take(known.room).map(|task| Job {
                 task: Some(task),
                 display_id: task_id(rest.id, task),
                 attempt: known.earlier.get(&(rest.id, task)).copied().unwrap_or(0),

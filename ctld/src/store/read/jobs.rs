@@ -50,7 +50,7 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
     let pools = pool_ids(&names, filter)?;
     refuse_unknown_nodes(db, filter).await?;
     let pools = pools.as_deref();
-    let rows = match &filter.ids {
+    let mut rows = match &filter.ids {
         Some(_) => by_id(db, filter, pools).await?,
         None => {
             let mut rows = live(db, filter, pools).await?;
@@ -60,12 +60,7 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
             rows
         }
     };
-    let wanted = Wanted {
-        states: &filter.states,
-        nodes: filter.nodes.as_deref(),
-        tasks: filter.tasks,
-        limit: filter.limit,
-    };
+    let wanted = Wanted { states: &filter.states, nodes: filter.nodes.as_deref(), tasks: filter.tasks };
     let only = |id: i64| filter.ids.as_ref().and_then(|ids| ids.get(&id)).and_then(Option::as_ref);
     let limit = row_limit(filter);
 
@@ -82,14 +77,25 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
         .collect();
     let earlier = earlier_numbers(db, &again, limit).await?;
 
+    if filter.tasks {
+        // Where the limit cuts, it cuts the tasks that would be tried last.
+        rows.sort_by_key(|row| (Reverse(row.priority), row.id));
+    }
+    let mut room = filter.limit + 1;
     let mut jobs = Vec::with_capacity(rows.len());
     for row in rows {
         let only = only(row.id);
         let attempts = attempts.remove(&row.id).unwrap_or_default();
-        let known = Known { names: &names, attempts, earlier: &earlier, only };
-        add_entries(&mut jobs, row, known, wanted)?;
-        if jobs.len() > filter.limit && filter.tasks {
-            break;
+        let listed = jobs.len();
+        add_entries(
+            &mut jobs,
+            row,
+            Known { names: &names, attempts, earlier: &earlier, only, room },
+            wanted,
+        )?;
+        if filter.tasks {
+            let waiting = jobs[listed..].iter().filter(|job: &&Job| job.state == State::Pending);
+            room = room.saturating_sub(waiting.count());
         }
     }
     jobs.sort_by_key(order);

@@ -78,9 +78,13 @@ async fn pending_tasks_are_listed_one_by_one_up_to_the_limit_when_asked(db: PgPo
     let world = World::new(db).await;
     let id =
         world.job(Given { array: Some("{[0,1000000)}"), pending: "{[1,1000000)}", ..Given::default() }).await;
-    let query = JobQuery { tasks: true, limit: Some(3), ..JobQuery::default() };
+    let urgent = world
+        .job(Given { array: Some("{[0,2)}"), pending: "{[0,2)}", priority: 5, ..Given::default() })
+        .await;
+    let query = JobQuery { tasks: true, limit: Some(4), ..JobQuery::default() };
     let list = jobs(&world.db, &query).await.unwrap();
-    assert_eq!(ids(&list.jobs), [format!("{id}_1"), format!("{id}_2"), format!("{id}_3")]);
+    let expected = [(urgent, 0), (urgent, 1), (id, 1), (id, 2)];
+    assert_eq!(ids(&list.jobs), expected.map(|(job, task)| format!("{job}_{task}")));
     assert!(list.truncated);
     assert_eq!(list.jobs[0].state, State::Pending);
 }
