@@ -37,7 +37,9 @@ check: ## Test everything
 	@scripts/check
 
 bench: ## Measure; prints JSON lines
-	@scripts/bench
+	@$(CARGO) build --quiet --locked --release --package cli --package ctld --package noded --package tests --bins
+	@scripts/install-postgresql
+	@$(RELEASE)/bench
 
 # Behind sudo there is often no cargo: then what `make build` made is installed.
 install: ## Install under PREFIX (/usr/local) below DESTDIR; configuration that is there stays
