@@ -17,13 +17,7 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const CLUSTER: &str = "better-compute";
 /// Families and names that only we set.
 const OURS: [&str; 2] = ["SLURM_", "BC_"];
-const OURS_EXACT: [&str; 5] = [
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ROCR_VISIBLE_DEVICES",
-    "SLURMD_NODENAME",
-];
+const OURS_EXACT: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURMD_NODENAME"];
 const KEPT: &str = "BC_SERVER";
 
 /// The environment, and the home directory to check if `HOME` was ours to set.
@@ -37,8 +31,7 @@ pub fn of(
         name != KEPT && (OURS.iter().any(|family| name.starts_with(family)) || OURS_EXACT.contains(&name))
     };
     let mut env: BTreeMap<String, String> = a.env.clone();
-    env.retain(|name, _| !ours(name) && !name.is_empty() && !name.contains(['=', '\0']));
-    env.retain(|_, value| !value.contains('\0'));
+    env.retain(|name, _| !ours(name));
 
     let mut default = |name: &str, value: &str| {
         env.entry(name.to_owned()).or_insert_with(|| value.to_owned()).as_str() == value

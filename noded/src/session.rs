@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
@@ -120,25 +120,38 @@ async fn converse(
     queue: &mut UnboundedReceiver<NodeMessage>,
     tell: &impl Fn(SessionEvent),
 ) -> Result<std::convert::Infallible, SessionError> {
+    let mut silent_at = Instant::now() + SILENCE_MAX;
     loop {
         tokio::select! {
-            received = timeout(SILENCE_MAX, receive(stream)) => match received {
-                Ok(received) => match received? {
+            received = receive(stream) => {
+                silent_at = Instant::now() + SILENCE_MAX;
+                match received? {
                     Some(ControllerMessage::Refused { message }) => return Err(SessionError::Refused(message)),
                     Some(message) => tell(SessionEvent::Message(message)),
                     None => {}
-                },
-                Err(_) => return Err(SessionError::Silent(SILENCE_MAX)),
-            },
-            Some(message) = queue.recv() => {
-                stream.feed(text(&message)).await?;
-                while let Ok(message) = queue.try_recv() {
-                    stream.feed(text(&message)).await?;
                 }
-                stream.flush().await?;
             }
+            Some(message) = queue.recv() => {
+                // A controller that is stopped takes nothing after some time, and says nothing either.
+                let sent = timeout(SILENCE_MAX, send(stream, message, queue)).await;
+                sent.map_err(|_| SessionError::Silent(SILENCE_MAX))??;
+            }
+            () = sleep_until(silent_at) => return Err(SessionError::Silent(SILENCE_MAX)),
         }
     }
+}
+
+/// Sends a message and all that wait behind it.
+async fn send(
+    stream: &mut WebSocketStream<UnixStream>,
+    first: NodeMessage,
+    queue: &mut UnboundedReceiver<NodeMessage>,
+) -> Result<(), tungstenite::Error> {
+    stream.feed(text(&first)).await?;
+    while let Ok(message) = queue.try_recv() {
+        stream.feed(text(&message)).await?;
+    }
+    stream.flush().await
 }
 
 fn text(message: &NodeMessage) -> Message {

@@ -167,7 +167,8 @@ pub struct Keeper {
     recent_set: HashSet<i64>,
     commands: HashMap<String, Option<Option<String>>>,
     commands_order: VecDeque<String>,
-    commands_waiting: HashMap<String, (u64, proto::session::CommandAct)>,
+    /// Seen and about to be carried out, with the id to answer under: none if its session has closed.
+    commands_waiting: HashMap<String, (Option<u64>, proto::session::CommandAct)>,
     identities: HashMap<Asked, (Instant, Result<Identity, String>)>,
     identities_waiting: HashMap<Asked, BTreeSet<i64>>,
     wanted: Option<Wanted>,
@@ -213,7 +214,6 @@ impl Keeper {
         let mut gathering: Option<tokio::time::Instant> = None;
         loop {
             tokio::select! {
-                biased;
                 taken = inputs.recv_many(&mut batch, INPUTS_MAX) => {
                     if taken == 0 {
                         return;
@@ -221,8 +221,10 @@ impl Keeper {
                     for input in batch.drain(..) {
                         self.take(input).await;
                     }
-                    if self.outbox.ready() && self.outbox.better_to_wait() {
-                        gathering.get_or_insert_with(|| tokio::time::Instant::now() + GATHER);
+                    let now = tokio::time::Instant::now();
+                    let due = gathering.is_some_and(|at| at <= now) || !self.outbox.better_to_wait();
+                    if self.outbox.ready() && !due {
+                        gathering.get_or_insert(now + GATHER);
                     } else {
                         gathering = None;
                         self.report();

@@ -24,7 +24,7 @@ impl Keeper {
                 self.session = Some(session);
                 self.wanted = None;
                 self.observed_generation = 0;
-                self.commands_waiting.clear();
+                self.commands_waiting.values_mut().for_each(|(id, _)| *id = None);
                 self.outbox.reopen();
             }
             SessionEvent::Closed => self.session = None,
@@ -182,7 +182,7 @@ impl Keeper {
         match self.commands.get(&key) {
             Some(Some(error)) => self.say(NodeMessage::CommandResult { id, error: error.clone() }),
             Some(None) if self.commands_waiting.contains_key(&key) => {
-                self.commands_waiting.insert(key, (id, act));
+                self.commands_waiting.insert(key, (Some(id), act));
             }
             Some(None) => {
                 let error =
@@ -197,20 +197,21 @@ impl Keeper {
                 {
                     self.commands.remove(&old);
                 }
-                self.commands_waiting.insert(key.clone(), (id, act));
+                self.commands_waiting.insert(key.clone(), (Some(id), act));
                 self.journal.see_command(key);
             }
         }
     }
 
     pub(super) fn carry_out(&mut self, key: &str) {
-        // A session that closed meanwhile took its question with it; the act is done all the same.
         let Some((id, act)) = self.commands_waiting.remove(key) else { return };
         let CommandAct::Signal { allocation_id, signal, script_only } = act;
         let error = self.signal(allocation_id, signal, script_only).err();
         self.commands.insert(key.to_owned(), Some(error.clone()));
         self.journal.answer_command(key.to_owned(), error.clone());
-        self.say(NodeMessage::CommandResult { id, error });
+        if let Some(id) = id {
+            self.say(NodeMessage::CommandResult { id, error });
+        }
     }
 
     fn signal(&mut self, id: i64, signal: i32, script_only: bool) -> Result<(), String> {
