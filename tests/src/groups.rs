@@ -68,7 +68,7 @@ fn members(group: &Path) -> Vec<i32> {
 }
 
 /// Kills everything in the cluster's groups and removes them.
-pub(crate) fn clear(base: &str) {
+pub fn clear(base: &str) {
     let empty = becomes(EMPTY_WITHIN, || {
         for group in groups(base) {
             // A frozen process is killed only once it thaws.

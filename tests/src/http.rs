@@ -41,24 +41,17 @@ impl From<io::Error> for Refusal {
 impl Connection {
     /// Connects.
     pub fn open(socket: &Path) -> io::Result<Connection> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        Ok(Connection { stream, buffer: Vec::with_capacity(4096), request: Vec::with_capacity(4096) })
+        Connection::over(UnixStream::connect(socket)?)
     }
 
-    /// Connects as somebody else: the kernel tells the controller who connected.
+    /// Connects as somebody else.
     pub fn open_as(socket: &Path, user: &User) -> io::Result<Connection> {
-        let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
-        // Credentials are a thread's to the kernel, whatever libc makes of it: this thread ends right after.
-        let connect = || {
-            // SAFETY: both calls take numbers only.
-            let changed = unsafe {
-                libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
-                    && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
-            };
-            if changed { Connection::open(socket) } else { Err(io::Error::last_os_error()) }
-        };
-        std::thread::scope(|scope| scope.spawn(connect).join().expect("connecting does not panic"))
+        Connection::over(connect_as(socket, user)?)
+    }
+
+    fn over(stream: UnixStream) -> io::Result<Connection> {
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        Ok(Connection { stream, buffer: Vec::with_capacity(4096), request: Vec::with_capacity(4096) })
     }
 
     /// `GET`.
@@ -128,6 +121,21 @@ impl Connection {
             }
         }
     }
+}
+
+/// A connection by somebody else: the kernel tells the other side who connected.
+pub fn connect_as(socket: &Path, user: &User) -> io::Result<UnixStream> {
+    let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+    // Credentials are a thread's to the kernel, whatever libc makes of it: this thread ends right after.
+    let connect = || {
+        // SAFETY: both calls take numbers only.
+        let changed = unsafe {
+            libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+                && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+        };
+        if changed { UnixStream::connect(socket) } else { Err(io::Error::last_os_error()) }
+    };
+    std::thread::scope(|scope| scope.spawn(connect).join().expect("connecting does not panic"))
 }
 
 fn read<T: DeserializeOwned>((status, body): (u16, Vec<u8>)) -> Result<T, Refusal> {

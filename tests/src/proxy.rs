@@ -3,6 +3,8 @@
 //! The request arrives and is carried out, the answer never comes back: what a client sees of a network that fails, or of a
 //! controller that dies, at the worst moment.
 
+use crate::http::connect_as;
+use crate::users::User;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -20,18 +22,18 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens at `path`, for everybody, and passes on to `controller`.
-    pub fn start(path: &Path, controller: &Path) -> Proxy {
+    /// Listens at `path` and passes on to `controller`, as this user whoever connects.
+    pub fn start(path: &Path, controller: &Path, user: &User) -> Proxy {
         let listener = UnixListener::bind(path).expect("a new socket can be bound");
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))
             .expect("our own socket's mode can be set");
         let (to_lose, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let proxy = Proxy { path: path.to_path_buf(), to_lose: to_lose.clone(), lost: lost.clone() };
-        let controller = controller.to_path_buf();
+        let (controller, user) = (controller.to_path_buf(), user.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 // A controller that is away: the client sees its connection closed.
-                let Ok(server) = UnixStream::connect(&controller) else { continue };
+                let Ok(server) = connect_as(&controller, &user) else { continue };
                 let (to_lose, lost) = (to_lose.clone(), lost.clone());
                 std::thread::spawn(move || carry(client, server, &to_lose, &lost));
             }

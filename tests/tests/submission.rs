@@ -148,7 +148,7 @@ fn directives_after_the_first_command_are_named() {
 #[test]
 fn a_lost_reply_makes_no_second_job() {
     let (cluster, user) = (controller(), User::one());
-    let proxy = Proxy::start(&cluster.dir().join("proxy.sock"), &cluster.socket());
+    let proxy = Proxy::start(&cluster.dir().join("proxy.sock"), &cluster.socket(), &user);
     let bsub = |args: &[&str], script: &str| {
         let mut command = cluster.command(&user, "bsub");
         command.env("BC_SERVER", proxy.server()).args(args);
@@ -186,7 +186,7 @@ fn a_lost_reply_makes_no_second_job() {
 #[test]
 fn a_client_that_gives_up_says_that_the_outcome_is_unknown() {
     let (cluster, user) = (controller(), User::one());
-    let proxy = Proxy::start(&cluster.dir().join("proxy.sock"), &cluster.socket());
+    let proxy = Proxy::start(&cluster.dir().join("proxy.sock"), &cluster.socket(), &user);
     proxy.lose(u32::MAX);
     let mut command = cluster.command(&user, "bsub");
     command.env("BC_SERVER", proxy.server()).args(["--parsable", "--wrap", "true"]);
@@ -201,10 +201,14 @@ fn a_client_that_gives_up_says_that_the_outcome_is_unknown() {
         .next()
         .unwrap();
     assert_eq!(count(&cluster), 1);
-    let found =
-        cluster.run(&user, "bsub", &["--parsable", &format!("--idempotency-key={key}"), "--wrap", "true"]);
+    // The same command again: its environment, which names the server, is a part of what was submitted.
+    proxy.lose(0);
+    let mut command = cluster.command(&user, "bsub");
+    command.env("BC_SERVER", proxy.server());
+    command.args(["--parsable", &format!("--idempotency-key={key}"), "--wrap", "true"]);
+    let found = tests::commands::run(&mut command, b"");
     let id: i64 = found.ok().trim().parse().unwrap();
-    assert_eq!((count(&cluster), cluster.job(id).state), (1, State::Pending));
+    assert_eq!((count(&cluster), cluster.job(id).state), (1, State::Pending), "{ran:?}\n{found:?}");
 }
 
 ///
