@@ -71,9 +71,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         tracing::warn!("some requests did not end within {STOP_WITHIN:?}; they are cut off");
     }
     let App { db, embedded, .. } = app;
-    db.close().await;
-    // Whoever still holds it is a task that was cut off above.
-    if let Some(embedded) = embedded.and_then(Arc::into_inner) {
+    // A connection that a cut-off task holds is closed by the server's end.
+    let _ = tokio::time::timeout(STOP_WITHIN, db.close()).await;
+    if let Some(embedded) = embedded {
         embedded.stop().await?;
     }
     Ok(())

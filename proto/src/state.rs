@@ -7,7 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The state of a reservation, or of one attempt of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Queued, held, or waiting for its begin time or a dependency.
@@ -126,7 +128,9 @@ impl fmt::Display for State {
 
 /// A word that names no state.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown state \"{0}\": expected one of pending, booked, starting, running, suspended, completing, completed, failed, timeout, out_of_memory, node_fail, cancelled, preempted, expired, or Slurm's names for them")]
+#[error(
+    "unknown state \"{0}\": expected one of pending, booked, starting, running, suspended, completing, completed, failed, timeout, out_of_memory, node_fail, cancelled, preempted, expired, or Slurm's names for them"
+)]
 pub struct UnknownState(pub String);
 
 impl FromStr for State {

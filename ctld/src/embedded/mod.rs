@@ -176,7 +176,7 @@ impl Embedded {
 
     /// Stops the server: a fast shutdown (transactions under way are rolled back, a checkpoint is written), an immediate
     /// one if that takes too long. Returns when its process is gone; a server that does not run is a success.
-    pub async fn stop(self) -> Result<(), EmbeddedError> {
+    pub async fn stop(&self) -> Result<(), EmbeddedError> {
         let _one = self.starting.lock().await;
         let _lock = self.layout.lock().await?;
         let Some(postmaster) = Postmaster::find(&self.layout, &self.user) else { return Ok(()) };
