@@ -181,7 +181,7 @@ pub fn nodes_table(nodes: &[Node]) -> Table<'_> {
         columns: vec![
             Column::whole("NODE"),
             Column::whole("POOL"),
-            Column::whole("STATE"),
+            Column::whole("STATE").painted(crate::colour::of_node_state),
             Column::number("CPUS(USED/ALL)"),
             Column::number("MEM(USED/ALL)"),
             Column::number("GPUS(USED/ALL)"),
@@ -235,7 +235,7 @@ fn gpus_table(nodes: &[Node]) -> Table<'_> {
             Column::whole("MODEL"),
             Column::number("MEM"),
             Column::whole("MODE"),
-            Column::whole("STATE"),
+            Column::whole("STATE").painted(crate::colour::of_node_state),
             Column::whole("JOB"),
             Column::whole("UUID"),
             Column::soft("HELD"),

@@ -3,6 +3,7 @@
 //! A failure is an [`ApiError`] (the controller's own, or one made here with the same codes), so that `--json` shows the same
 //! document whoever refused. Warnings are here too, since they share the form. Never prints to stdout but for `--json`.
 
+use crate::colour;
 use crate::out;
 use proto::{ApiError, ErrorCode};
 use serde::Serialize;
@@ -61,9 +62,11 @@ impl Fail {
             }
             // A document that cannot be written is no reason to be silent: the lines for people follow.
         }
-        say(program, "", &self.error.message);
+        let name = label(&format!("{program}:"), colour::ERROR);
+        let _ = writeln!(std::io::stderr(), "{name} {}", crate::text::visible_lines(&self.error.message));
         if let Some(hint) = &self.error.hint {
-            let _ = writeln!(std::io::stderr(), "hint: {}", crate::text::visible_lines(hint));
+            let label = label("hint:", colour::HINT);
+            let _ = writeln!(std::io::stderr(), "{label} {}", crate::text::visible_lines(hint));
         }
     }
 }
@@ -89,6 +92,12 @@ pub fn warn(program: &str, message: &str) {
 /// A line on stderr: `bsub: …`. A stderr that cannot be written is no error of the command.
 pub fn say(program: &str, kind: &str, message: &str) {
     let _ = writeln!(std::io::stderr(), "{program}: {kind}{}", crate::text::visible_lines(message));
+}
+
+fn label(text: &str, style: anstyle::Style) -> String {
+    let mut label = String::new();
+    colour::push(&mut label, if colour::wanted_on_stderr() { style } else { anstyle::Style::new() }, text);
+    label
 }
 
 #[cfg(test)]

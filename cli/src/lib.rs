@@ -11,6 +11,7 @@ pub mod binfo;
 pub mod bq;
 pub mod bsub;
 pub mod client;
+pub mod colour;
 pub mod fail;
 pub mod frame;
 pub mod manual;

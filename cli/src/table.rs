@@ -1,9 +1,12 @@
 //! Tables for people, and separated values for programs.
 //!
 //! A table knows its titles and its cells; where it goes decides the rest. Into a pipe or file nothing is cut. On a terminal
-//! columns that may be are cut to fit, with a mark; ids and states never are, the line is then too long. There is no colour.
+//! columns that may be are cut to fit, with a mark; ids and states never are, the line is then too long. Colour is for terminals
+//! only, is never the only sign of anything, and is left out where `NO_COLOR`, `CLICOLOR=0` or `TERM=dumb` say so.
 
+use crate::colour;
 use crate::text::{cut, visible, width};
+use anstyle::Style;
 use std::borrow::Cow;
 use std::io::IsTerminal;
 
@@ -15,7 +18,7 @@ const WIDTH_DEFAULT: usize = 80;
 const WIDTH_MIN: usize = 20;
 
 /// A column's title and manners.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Column {
     /// What stands on top.
     pub title: Cow<'static, str>,
@@ -23,7 +26,12 @@ pub struct Column {
     pub right: bool,
     /// Whether it may be cut on a narrow terminal.
     pub cut: bool,
+    /// The colour of a cell that says this.
+    pub paint: Option<Paint>,
 }
+
+/// From what a cell says to its colour.
+pub type Paint = fn(&str) -> Style;
 
 /// A table.
 #[derive(Clone, Debug, Default)]
@@ -58,17 +66,24 @@ fn window_width() -> Option<usize> {
 impl Column {
     /// A column that is never cut.
     pub fn whole(title: impl Into<Cow<'static, str>>) -> Column {
-        Column { title: title.into(), right: false, cut: false }
+        Column { title: title.into(), right: false, cut: false, paint: None }
     }
 
     /// A column that may be cut.
     pub fn soft(title: impl Into<Cow<'static, str>>) -> Column {
-        Column { title: title.into(), right: false, cut: true }
+        Column { title: title.into(), right: false, cut: true, paint: None }
     }
 
     /// A column of numbers.
     pub fn number(title: impl Into<Cow<'static, str>>) -> Column {
-        Column { title: title.into(), right: true, cut: false }
+        Column { title: title.into(), right: true, cut: false, paint: None }
+    }
+}
+
+impl Column {
+    /// The same, its cells coloured on a terminal.
+    pub fn painted(self, paint: Paint) -> Column {
+        Column { paint: Some(paint), ..self }
     }
 }
 
@@ -87,11 +102,22 @@ impl Table<'_> {
         }
         let mut text =
             String::with_capacity((self.rows.len() + 1) * (widths.iter().sum::<usize>() + widths.len() + 1));
+        let colour = terminal.is_some() && colour::wanted();
         if header {
-            self.line(&mut text, &widths, self.columns.iter().map(|c| Cow::Borrowed(c.title.as_ref())));
+            let style = |_: usize, _: &str| if colour { colour::TITLE } else { Style::new() };
+            self.line(
+                &mut text,
+                &widths,
+                self.columns.iter().map(|c| Cow::Borrowed(c.title.as_ref())),
+                style,
+            );
         }
         for row in &self.rows {
-            self.line(&mut text, &widths, row.iter().map(|cell| visible(cell)));
+            let style = |column: usize, cell: &str| match self.columns[column].paint {
+                Some(paint) if colour => paint(cell),
+                _ => Style::new(),
+            };
+            self.line(&mut text, &widths, row.iter().map(|cell| visible(cell)), style);
         }
         text
     }
@@ -111,7 +137,13 @@ impl Table<'_> {
         }
     }
 
-    fn line<'c>(&self, text: &mut String, widths: &[usize], cells: impl Iterator<Item = Cow<'c, str>>) {
+    fn line<'c>(
+        &self,
+        text: &mut String,
+        widths: &[usize],
+        cells: impl Iterator<Item = Cow<'c, str>>,
+        style: impl Fn(usize, &str) -> Style,
+    ) {
         let mut pending = 0;
         for (i, (cell, cells)) in cells.zip(widths).enumerate() {
             let cell = cut(&cell, *cells);
@@ -122,7 +154,7 @@ impl Table<'_> {
             pending += gap + before;
             if !cell.is_empty() {
                 text.extend(std::iter::repeat_n(' ', pending));
-                text.push_str(&cell);
+                colour::push(text, style(i, &cell), &cell);
                 pending = 0;
             }
             pending += after;
@@ -172,7 +204,7 @@ mod tests {
             columns: vec![
                 Column::number("JOBID"),
                 Column::soft("NAME"),
-                Column::whole("ST"),
+                Column::whole("ST").painted(colour::of_job_state),
                 Column::soft("REASON"),
             ],
             rows: vec![
@@ -191,6 +223,11 @@ mod tests {
         123456_[4-9%2] 日本語               OOM a\nb
                      8 x                    R
         ");
+    }
+
+    #[test]
+    fn nothing_is_coloured_in_a_pipe() {
+        assert!(!table().render(true, None).contains('\u{1b}'));
     }
 
     #[test]

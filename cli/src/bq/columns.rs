@@ -4,7 +4,8 @@
 //! Slurm's letters look as `squeue` shows them, in local time and with Slurm's reason names.
 
 use super::row::Row;
-use crate::table::Column;
+use crate::colour;
+use crate::table::{Column, Paint};
 use crate::wall;
 use chrono::{DateTime, Utc};
 use proto::State;
@@ -119,7 +120,9 @@ pub fn all() -> &'static [Kind] {
 impl Kind {
     /// It as a table's column.
     pub fn column(&self) -> Column {
-        Column { title: self.title.into(), right: self.number, cut: self.cut }
+        let states = matches!(self.name, "state" | "st" | "slurm_state");
+        let paint: Option<Paint> = if states { Some(colour::of_job_state) } else { None };
+        Column { title: self.title.into(), right: self.number, cut: self.cut, paint }
     }
 
     /// The order of two jobs by this column.
