@@ -126,10 +126,10 @@ impl<'a> JobGroup<'a> {
                 .sum::<u64>()
         };
         let dirs = subtree(&dir);
-        OomCounts {
-            kills: dirs.iter().map(|d| kills(d)).sum(),
-            limit_hits: dirs.iter().map(|d| hits(d)).sum(),
-        }
+        let kills = dirs.iter().map(|d| kills(d)).sum();
+        // Hits mean something beside kills only.
+        let limit_hits = if kills == 0 { 0 } else { dirs.iter().map(|d| hits(d)).sum() };
+        OomCounts { kills, limit_hits }
     }
 
     /// Every process in it, in any hierarchy and in groups that the job made below.

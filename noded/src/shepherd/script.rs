@@ -24,11 +24,14 @@ pub struct Script {
 impl Script {
     /// Writes it. One that is there is left over from a shepherd that died before it started anything.
     pub fn write(path: &Path, spec: &AttemptSpec) -> io::Result<Script> {
-        match fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file = File::options().read(true).write(true).create_new(true).mode(0o400).open(path)?;
+        let open = || File::options().read(true).write(true).create_new(true).mode(0o400).open(path);
+        let mut file = match open() {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(path)?;
+                open()?
+            }
+            other => other?,
+        };
         file.write_all(spec.script.as_bytes())?;
         std::os::unix::fs::fchown(&file, Some(spec.uid), Some(spec.gid))?;
         Ok(Script { path: path.to_owned(), file })

@@ -22,6 +22,7 @@ async fn launches_per_second_and_latency() {
             })
             .collect();
         let last = jobs.last().unwrap().allocation_id;
+        let cpu_before = cpu_us(&site);
         let before = Instant::now();
         let mut sent = 0;
         let mut queue = jobs.into_iter();
@@ -38,9 +39,17 @@ async fn launches_per_second_and_latency() {
         }
         site.ctld.until("all end", |b| (b.ended.len() as i64 >= last).then_some(())).await;
         let took = before.elapsed().as_secs_f64();
+        let cpu = cpu_us(&site);
+        let each = |from: usize| (cpu[from] - cpu_before[from]) / count as u64;
+        let jobs: u64 =
+            site.ctld.book(|b| b.ended.values().rev().take(count).map(|all| all[0].usage.cpu_us).sum());
         println!(
-            "{{\"bench\":\"launches\",\"jobs\":{count},\"at_once\":{width},\"per_s\":{:.0}}}",
-            count as f64 / took
+            "{{\"bench\":\"launches\",\"jobs\":{count},\"at_once\":{width},\"per_s\":{:.0},\
+             \"cpu_us_per_job\":{{\"noded\":{},\"launcher_and_shepherd\":{},\"script\":{}}}}}",
+            count as f64 / took,
+            each(0),
+            each(1),
+            jobs / count as u64
         );
     }
     let mut first = Vec::new();
@@ -61,4 +70,17 @@ async fn launches_per_second_and_latency() {
         "{{\"bench\":\"latency_ms\",\"started_p50\":{:.2},\"started_p95\":{:.2},\"ended_p50\":{:.2},\"ended_p95\":{:.2}}}",
         first[25].0, first[47].0, ends[25], ends[47]
     );
+}
+
+/// CPU time of noded, and of its launcher and shepherds, in microseconds.
+fn cpu_us(site: &Site) -> [u64; 2] {
+    let number = |text: &str| text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", site.noded_pid())).unwrap().flatten();
+    let noded: u64 = tasks
+        .map(|task| number(&std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default()))
+        .sum();
+    let layout = site.layout();
+    let unified = layout.trees.iter().find(|tree| tree.unified).expect("a unified hierarchy");
+    let stat = std::fs::read_to_string(unified.mount.join(&layout.base).join("shepherds/cpu.stat")).unwrap();
+    [noded / 1000, number(stat.strip_prefix("usage_usec ").unwrap_or_default())]
 }
