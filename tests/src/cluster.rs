@@ -67,6 +67,8 @@ pub struct ClusterOptions {
     pub ctld: String,
     /// Let ctld make its database instead of copying one.
     pub fresh_database: bool,
+    /// Settings of the database's own (`local.conf`), for a copied one.
+    pub database: String,
     /// The log filter of the daemons.
     pub log: String,
 }
@@ -78,6 +80,7 @@ impl Default for ClusterOptions {
             kill_grace_s: 2,
             ctld: String::new(),
             fresh_database: false,
+            database: String::new(),
             log: "info".into(),
         }
     }
@@ -122,7 +125,10 @@ impl Cluster {
             scratch.make_dir(name, 0o755);
         }
         if !options.fresh_database {
-            template::copy_state(&scratch.dir().join("ctld"));
+            let state = scratch.dir().join("ctld");
+            template::copy_state(&state);
+            std::fs::write(state.join("postgres/data/local.conf"), &options.database)
+                .expect("a copy can be written");
         }
         let commands = programs::for_users(&scratch);
         let nodes = options.nodes.iter().map(|_| None).collect();
@@ -429,10 +435,27 @@ impl Cluster {
     /// What a query gives, as `psql -At` prints it.
     #[track_caller]
     pub fn sql(&self, query: &str) -> String {
+        self.psql(query, &[])
+    }
+
+    /// The same as the database's superuser.
+    #[track_caller]
+    pub fn sql_as_postgres(&self, query: &str) -> String {
+        self.psql(query, &["-U", "postgres"])
+    }
+
+    #[track_caller]
+    fn psql(&self, query: &str, options: &[&str]) -> String {
         let health: Health = self.api().get("/v1/check").expect("the controller answers");
         let url = health.database.expect("root is told the database").url;
-        let ran =
-            Command::new("psql").args(["-At", "-d", &url, "-c", query]).output().expect("psql can be run");
+        // A user in the URL would win over the option.
+        let url =
+            if options.is_empty() { url } else { url.split("&user=").next().unwrap_or(&url).to_owned() };
+        let ran = Command::new("psql")
+            .args(["-At", "-d", &url, "-c", query])
+            .args(options)
+            .output()
+            .expect("psql can be run");
         assert!(ran.status.success(), "psql: {}", String::from_utf8_lossy(&ran.stderr));
         String::from_utf8_lossy(&ran.stdout).trim().to_owned()
     }

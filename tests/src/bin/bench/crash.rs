@@ -66,12 +66,18 @@ fn one_kill(cluster: &mut Cluster, user: &User, what: &str) -> Outcome {
     let more = 100 + usize::from(rand::random::<u8>());
     until("acknowledgements", Duration::from_secs(120), || (read().len() >= more).then_some(()));
     let began = Instant::now();
+    let before = cluster.postmaster().expect("the database runs");
     if what != "controller" {
-        processes::kill(cluster.postmaster().expect("the database runs"), Signal::SIGKILL);
+        processes::kill(before, Signal::SIGKILL);
     }
     if what != "database" {
         cluster.kill_ctld();
         cluster.start_ctld();
+    }
+    if what != "controller" {
+        until("another database", Duration::from_secs(120), || {
+            cluster.postmaster().filter(|pid| *pid != before)
+        });
     }
     cluster.ready();
     let recover_s = began.elapsed().as_secs_f64();

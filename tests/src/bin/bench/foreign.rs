@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 const CPUACCT: &str = "/sys/fs/cgroup/cpuacct";
 const OWN: &str = "bct-bench";
+const CPU: &str = "/sys/fs/cgroup/cpu";
 
 pub struct Foreign {
     own: Option<PathBuf>,
@@ -25,8 +26,16 @@ impl Foreign {
         foreign
     }
 
-    /// Counts this cluster's groups as ours.
+    /// Counts this cluster's groups as ours. Where the benchmark was given a larger share of a machine that others use too, what
+    /// the node daemons put into groups of their own gets the same, or it would wait for the others.
     pub fn cluster(&mut self, base: &str) {
+        let given = own_cpu_group().and_then(|group| std::fs::read_to_string(group.join("cpu.shares")).ok());
+        let theirs = PathBuf::from(CPU).join(base).join("cpu.shares");
+        if let Some(given) = given.filter(|_| theirs.exists())
+            && let Err(error) = std::fs::write(&theirs, given.trim())
+        {
+            eprintln!("bench: cannot write {}: {error}", theirs.display());
+        }
         self.clusters = vec![PathBuf::from(CPUACCT).join(base)];
         self.last = self.look();
     }
@@ -55,4 +64,16 @@ impl Foreign {
         let own = usage(self.own.as_ref()?)?;
         Some((all, all - idle, own + self.clusters.iter().filter_map(usage).sum::<f64>()))
     }
+}
+
+/// The group whose share of the processors this process has.
+fn own_cpu_group() -> Option<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers.split(',').any(|controller| controller == "cpu").then_some(path)
+    })?;
+    let group = PathBuf::from(CPU).join(path.trim_start_matches('/'));
+    group.join("cpu.shares").exists().then_some(group)
 }

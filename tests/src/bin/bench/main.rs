@@ -14,6 +14,7 @@ mod latency;
 mod load;
 mod queue;
 mod restart;
+mod statements;
 mod submit;
 
 use figures::Report;
@@ -25,7 +26,7 @@ const LOCK: &str = "/tmp/cpu.lock";
 
 type Benchmark = fn(&mut Report);
 
-const BENCHMARKS: [(&str, Benchmark, &str); 9] = [
+const BENCHMARKS: [(&str, Benchmark, &str); 10] = [
     ("submit", submit::processes, "submissions a second, a process each"),
     ("submit-many", submit::one_client, "submissions a second through one client that sends many"),
     ("latency", latency::run, "submit to first instruction and to completion, idle cluster"),
@@ -34,6 +35,11 @@ const BENCHMARKS: [(&str, Benchmark, &str); 9] = [
     ("array", array::run, "submitting arrays of 10,000 and 1,000,000"),
     ("restart", restart::run, "controller restart with 10,000 pending"),
     ("killloss", crash::run, "kill -9 of controller and database while clients submit"),
+    (
+        "statements",
+        statements::run,
+        "where the database's time goes while many short jobs run (not among all)",
+    ),
     ("process", submit::floor, "what a command costs without the controller"),
 ];
 
@@ -65,9 +71,11 @@ fn main() -> ExitCode {
         Flock::lock(file, FlockArg::LockExclusive).expect("a lock can be waited for")
     });
     let mut report = Report::new(quick);
-    for (name, run, _) in
-        BENCHMARKS.iter().filter(|(name, ..)| names.is_empty() || names.iter().any(|n| n == name))
-    {
+    let wanted = |name: &str| match names.as_slice() {
+        [] => name != "statements",
+        names => names.iter().any(|wanted| wanted == name),
+    };
+    for (name, run, _) in BENCHMARKS.iter().filter(|(name, ..)| wanted(name)) {
         eprintln!("bench: {name}");
         run(&mut report);
     }
