@@ -1,6 +1,6 @@
 //! Nodes' reports gathered into batches. A report that is not recorded is never acknowledged, and its node sends it again.
 
-use super::batch;
+use super::{Pace, batch};
 use crate::metrics::Metrics;
 use crate::store::facts::{Fact, Recorded, record};
 use crate::wake::Wakes;
@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 const BATCH_MAX: usize = 256;
 /// Reports waiting to be recorded; a session that finds the queue full waits, and its node with it.
 const QUEUE_MAX: usize = 1024;
+/// Between two transactions of a busy controller: what a job's end may wait at most so that others share its commit.
+const GAP: Duration = Duration::from_millis(3);
 /// How long to wait before a batch that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -55,7 +57,9 @@ impl Facts {
 }
 
 async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, metrics: Arc<Metrics>) {
+    let mut pace = Pace::new(GAP);
     loop {
+        pace.wait().await;
         let batch = batch(&mut items, BATCH_MAX).await;
         if batch.is_empty() {
             return;
@@ -80,6 +84,7 @@ async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, 
             }
         };
         metrics.batch("facts", batch.iter().map(|i| i.facts.len()).sum(), begun.elapsed());
+        pace.ended();
         announce(&wakes, &recorded);
         for item in batch {
             let superseded = item

@@ -2,6 +2,7 @@
 //! next begin time, and at the latest every 10 s.
 
 use crate::app::App;
+use crate::gather::Pace;
 use crate::store::StoreError;
 use crate::store::place::{Applied, apply, extend_overdue, record_waits};
 use crate::store::snapshot::{next_begin_s, nodes_free, pools_with_work, queue_page};
@@ -10,12 +11,19 @@ use proto::Condition;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Jobs read from the queue at a time.
-const PAGE: i64 = 256;
+/// Jobs read from the queue at a time: few at first, since often few fit, then more and more.
+const PAGE_FIRST: i64 = 64;
+const PAGE_MAX: i64 = 2048;
+/// Between two passes of a busy controller, so that one transaction places what several ends set free.
+const GAP: Duration = Duration::from_millis(3);
+/// How often the reasons of waiting jobs are written: one that waits shorter never costs a write for it.
+const REASONS_EVERY: Duration = Duration::from_secs(1);
 /// The most tasks placed in one transaction.
 const PLACEMENTS_MAX: usize = 200;
 /// How many jobs at the head of the queue have their numbers kept current; the others' change only with their reason.
 const FRESH_REASONS: usize = 16;
+/// How long to wait before a pass that failed is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a pool is planned anew in one pass after a conflict.
 const REPLANS: usize = 3;
 
@@ -25,75 +33,106 @@ const PASS_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs until the controller stops.
 pub async fn run(app: App) {
-    let mut extended: Option<Instant> = None;
+    let stopping = app.stopping.clone();
+    let mut planner = PoolPlanner::new(app);
+    let mut pace = Pace::new(GAP);
     loop {
-        let pause = match turn(&app, &mut extended).await {
-            Ok(()) => until_next_begin(&app).await,
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "planning failed; trying again");
-                Duration::from_millis(500)
-            }
-        };
+        let turn = planner.turn().await;
+        pace.ended();
+        if let Err(error) = turn {
+            tracing::warn!(error = &error as &dyn std::error::Error, "planning failed; trying again");
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
         tokio::select! {
-            () = app.stopping.cancelled() => return,
-            () = app.wakes.planner_woken() => {}
-            () = tokio::time::sleep(pause) => {}
+            biased;
+            () = stopping.cancelled() => return,
+            () = planner.app.wakes.planner_woken() => pace.wait().await,
+            () = planner.rest() => {}
         }
     }
 }
 
-/// Nothing is placed while the live bookings have not been looked after for a while: one that lapsed under a running job would
-/// be booked again.
-async fn turn(app: &App, extended: &mut Option<Instant>) -> Result<(), StoreError> {
-    if extended.is_none_or(|at| at.elapsed() >= PASS_EVERY) {
-        let looked = Instant::now();
-        extend_overdue(&app.db).await?;
-        *extended = Some(looked);
-    }
-    pass(app).await
+/// The planner of every pool, and what it remembers between passes: when it last did what need not be done in each.
+pub struct PoolPlanner {
+    app: App,
+    extended: Option<Instant>,
+    reasons_written: Option<Instant>,
+    reasons_due: bool,
 }
 
-async fn until_next_begin(app: &App) -> Duration {
-    match next_begin_s(&app.db).await {
-        Ok(Some(s)) => Duration::try_from_secs_f64(s + 0.001).unwrap_or(Duration::ZERO).min(PASS_EVERY),
-        _ => PASS_EVERY,
+impl PoolPlanner {
+    /// A planner that has not looked at anything.
+    pub fn new(app: App) -> PoolPlanner {
+        PoolPlanner { app, extended: None, reasons_written: None, reasons_due: false }
     }
-}
 
-/// One pass over every pool that has work waiting.
-pub async fn pass(app: &App) -> Result<(), StoreError> {
-    let begun = Instant::now();
-    let pools = pools_with_work(&app.db).await?;
-    if pools.is_empty() {
-        return Ok(());
+    /// Looks after bookings where that is due, then makes a pass. Nothing is placed while the live bookings have not been looked
+    /// after for a while: one that lapsed under a running job would be booked again.
+    pub async fn turn(&mut self) -> Result<(), StoreError> {
+        if self.extended.is_none_or(|at| at.elapsed() >= PASS_EVERY) {
+            let looked = Instant::now();
+            extend_overdue(&self.app.db).await?;
+            self.extended = Some(looked);
+        }
+        self.pass().await
     }
-    for pool_id in pools {
-        let mut replans = 0;
-        loop {
-            let (applied, more) = plan_pool(app, pool_id).await?;
-            app.metrics.placed(applied.placed, applied.conflicts);
-            app.wakes.nodes(applied.nodes);
-            replans += usize::from(applied.conflicts > 0);
-            let again = more && applied.placed > 0 || applied.conflicts > 0 && replans <= REPLANS;
-            if !again {
-                break;
+
+    /// Rests until the next pass is due by itself.
+    async fn rest(&self) {
+        let longest = if self.reasons_due { REASONS_EVERY } else { PASS_EVERY };
+        let begins = next_begin_s(&self.app.db).await.ok().flatten();
+        let pause = begins.and_then(|s| Duration::try_from_secs_f64(s + 0.001).ok()).unwrap_or(longest);
+        tokio::time::sleep(pause.min(longest)).await;
+    }
+
+    /// One pass over every pool that has work waiting.
+    async fn pass(&mut self) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        let with_reasons = self.reasons_written.is_none_or(|at| at.elapsed() >= REASONS_EVERY);
+        let pools = pools_with_work(&self.app.db).await?;
+        // A pass that leaves the reasons out is followed by one that does not, however quiet it becomes.
+        self.reasons_due = !with_reasons && !pools.is_empty();
+        if pools.is_empty() {
+            return Ok(());
+        }
+        if with_reasons {
+            self.reasons_written = Some(begun);
+        }
+        for pool_id in pools {
+            let mut replans = 0;
+            loop {
+                let (applied, more) = plan_pool(&self.app, pool_id, with_reasons).await?;
+                self.app.metrics.placed(applied.placed, applied.conflicts);
+                self.app.wakes.nodes(applied.nodes);
+                replans += usize::from(applied.conflicts > 0);
+                let again = more && applied.placed > 0 || applied.conflicts > 0 && replans <= REPLANS;
+                if !again {
+                    break;
+                }
             }
         }
+        self.app.metrics.planner_pass(begun.elapsed());
+        Ok(())
     }
-    app.metrics.planner_pass(begun.elapsed());
-    Ok(())
 }
 
 /// Plans one pool and applies the plan. Also says whether the plan stopped at its limit.
-async fn plan_pool(app: &App, pool_id: i32) -> Result<(Applied, bool), StoreError> {
+async fn plan_pool(app: &App, pool_id: i32, with_reasons: bool) -> Result<(Applied, bool), StoreError> {
     let mut planner = Planner::new(nodes_free(&app.db, pool_id).await?, PLACEMENTS_MAX);
+    if planner.exhausted() && !with_reasons {
+        return Ok((Applied::default(), false));
+    }
     let mut stored: HashMap<i64, (String, String)> = HashMap::new();
     let mut cursor = None;
+    let mut size = PAGE_FIRST;
     loop {
-        let page = queue_page(&app.db, pool_id, cursor, PAGE).await?;
+        let page = queue_page(&app.db, pool_id, cursor, size).await?;
         planner.consider(&page.requests);
-        stored.extend(page.reasons.into_iter().map(|(id, reason, message)| (id, (reason, message))));
+        if with_reasons {
+            stored.extend(page.reasons.into_iter().map(|(id, reason, message)| (id, (reason, message))));
+        }
         cursor = page.next;
+        size = (size * 4).min(PAGE_MAX);
         if cursor.is_none() || planner.exhausted() {
             break;
         }
@@ -104,7 +143,9 @@ async fn plan_pool(app: &App, pool_id: i32) -> Result<(Applied, bool), StoreErro
     } else {
         apply(&app.db, &placements, u32::try_from(app.config.kill_grace_s).unwrap_or(u32::MAX)).await?
     };
-    record_waits(&app.db, &changed(waits, &stored)).await?;
+    if with_reasons {
+        record_waits(&app.db, &changed(waits, &stored)).await?;
+    }
     Ok((applied, more))
 }
 
