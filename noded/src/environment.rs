@@ -13,8 +13,6 @@ use std::path::Path;
 
 /// The search path of a job whose submitter sent none.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// The cluster's name until clusters have one.
-const CLUSTER: &str = "better-compute";
 /// Families and names that only we set.
 const OURS: [&str; 2] = ["SLURM_", "BC_"];
 const OURS_EXACT: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURMD_NODENAME"];
@@ -91,7 +89,7 @@ fn job(set: &mut impl FnMut(&str, String) -> Option<String>, a: &Assignment) {
     set("SLURM_JOBID", a.job_id.to_string());
     set("SLURM_JOB_PARTITION", a.pool.clone());
     set("SLURM_RESTART_COUNT", (a.attempt - 1).max(0).to_string());
-    set("SLURM_CLUSTER_NAME", CLUSTER.to_owned());
+    set("SLURM_CLUSTER_NAME", a.cluster.clone());
     set("BC_POOL", a.pool.clone());
     set("BC_TENANT", a.tenant.clone());
     set("BC_ATTEMPT", a.attempt.to_string());

@@ -239,6 +239,9 @@ pub struct Assignment {
     pub attempt: i32,
     /// This node runs the script; the others of the job only hold their share.
     pub runs_script: bool,
+    /// The cluster's name, for `SLURM_CLUSTER_NAME`.
+    #[serde(default)]
+    pub cluster: String,
     /// The job's name.
     pub name: String,
     /// User name; the node checks that it is this uid's.

@@ -7,7 +7,7 @@
 mod reports;
 
 use crate::app::App;
-use crate::store::node::{Session, Told, close_session, open_session, record_seen, target};
+use crate::store::node::{Session, Terms, Told, close_session, open_session, record_seen, target};
 use crate::store::{StoreError, facts::Fact};
 use crate::wake::SessionLine;
 use axum::extract::ws::{Message, WebSocket};
@@ -219,8 +219,10 @@ impl<'a> Open<'a> {
 
     /// Sends what the node has not been told, in parts that fit a frame.
     async fn send_target(&mut self, socket: &mut WebSocket, first: bool) -> Result<(), Ended> {
-        let grace_s = u32::try_from(self.app.config.kill_grace_s).unwrap_or(u32::MAX);
-        let target = match target(&self.app.db, self.session, &mut self.told, first, grace_s).await {
+        let config = &self.app.config;
+        let grace_s = u32::try_from(config.kill_grace_s).unwrap_or(u32::MAX);
+        let terms = Terms { cluster: &config.cluster, grace_s };
+        let target = match target(&self.app.db, self.session, &mut self.told, first, terms).await {
             Ok(Some(target)) => target,
             Ok(None) => return Ok(()),
             // Without the first target there is no session; later ones are tried again with the next tick.

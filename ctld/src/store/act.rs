@@ -45,6 +45,8 @@ pub struct SignalOrder {
 /// A job, locked.
 struct Locked {
     user: String,
+    name: String,
+    pool: String,
     is_array: bool,
     ended: bool,
     hold: Option<String>,
@@ -77,6 +79,7 @@ pub async fn cancel(db: &PgPool, caller: &Caller, request: &CancelRequest) -> Re
         (request.ids.clone(), parts_of(request.state)?)
     };
     let mut act = Act::lock(&mut tx, caller, ids).await?;
+    act.keep_matching(request);
     if let Some(signal) = request.signal {
         act.signal(&mut tx, signal, request.script_only).await?;
     } else {
@@ -258,6 +261,21 @@ impl<'a> Act<'a> {
         self.targets.push(Target { at, job_id: reference.job, tasks });
     }
 
+    /// Beside ids, filters narrow: a job named that is another user's, of another name or in another pool is left alone.
+    fn keep_matching(&mut self, request: &CancelRequest) {
+        let (matching, others): (Vec<Target>, Vec<Target>) = self.targets.drain(..).partition(|target| {
+            let job = &self.jobs[&target.job_id];
+            let same =
+                |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
+            same(&request.user, &job.user) && same(&request.name, &job.name) && same(&request.pool, &job.pool)
+        });
+        self.targets = matching;
+        for other in others {
+            let message = format!("job {} is not one that the filters name", other.job_id);
+            self.refuse(other.at, ErrorCode::NotFound, &message);
+        }
+    }
+
     /// The targets that are whole jobs; a part of one is refused by name.
     fn whole_jobs(&mut self, verb: &str) -> Vec<Target> {
         let (whole, parts): (Vec<Target>, Vec<Target>) =
@@ -346,9 +364,10 @@ impl<'a> Act<'a> {
 
 async fn lock_jobs(tx: &mut PgConnection, ids: &[i64]) -> Result<HashMap<i64, Locked>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT id, user_name, is_array, ended_at IS NOT NULL AS "ended!", hold, indices::text AS "indices!",
-               pending::text AS "pending!"
-           FROM jobs WHERE id = ANY($1) ORDER BY id FOR UPDATE"#,
+        r#"SELECT j.id, j.user_name, j.name, p.name AS pool, j.is_array, j.ended_at IS NOT NULL AS "ended!", j.hold,
+               j.indices::text AS "indices!", j.pending::text AS "pending!"
+           FROM jobs j JOIN pools p ON p.id = j.pool_id
+           WHERE j.id = ANY($1) ORDER BY j.id FOR UPDATE OF j"#,
         ids
     )
     .fetch_all(&mut *tx)
@@ -370,6 +389,8 @@ async fn lock_jobs(tx: &mut PgConnection, ids: &[i64]) -> Result<HashMap<i64, Lo
             row.id,
             Locked {
                 user: row.user_name,
+                name: row.name,
+                pool: row.pool,
                 is_array: row.is_array,
                 ended: row.ended,
                 hold: row.hold,

@@ -12,6 +12,9 @@ use proto::{Condition, Reason, State};
 use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, HashMap};
 
+/// How often a task whose node failed is started again by itself.
+const REQUEUES_MAX: i32 = 3;
+
 /// A fact about an allocation, as a session passed it on. Ages count up to the moment of recording.
 #[derive(Clone, Debug)]
 pub struct Fact {
@@ -46,6 +49,8 @@ struct Live {
     node_id: i64,
     position: i32,
     released: bool,
+    /// Whether its task may be started again after its node failed, and was not too often already.
+    may_requeue: bool,
     state: State,
     stop: Option<(StopAs, String)>,
     /// How it will have ended, once that is decided.
@@ -90,10 +95,11 @@ async fn lock(tx: &mut PgConnection, facts: &[Fact]) -> Result<HashMap<i64, Live
     .await?;
     let rows = sqlx::query!(
         r#"SELECT a.id, a.attempt_id, a.node_id, a.position, a.released_at IS NOT NULL AS "released!",
-               t.state, t.stop_as, t.stop_by, t.outcome
-           FROM allocations a JOIN attempts t ON t.id = a.attempt_id
+               t.state, t.stop_as, t.stop_by, t.outcome, j.requeue AND t.number <= $2 AS "may_requeue!"
+           FROM allocations a JOIN attempts t ON t.id = a.attempt_id JOIN jobs j ON j.id = t.job_id
            WHERE a.id = ANY($1)"#,
-        &ids
+        &ids,
+        REQUEUES_MAX
     )
     .fetch_all(tx)
     .await?;
@@ -114,6 +120,7 @@ async fn lock(tx: &mut PgConnection, facts: &[Fact]) -> Result<HashMap<i64, Live
                 node_id: row.node_id,
                 position: row.position,
                 released: row.released,
+                may_requeue: row.may_requeue,
                 state,
                 stop,
                 outcome: row.outcome,
@@ -152,6 +159,8 @@ struct Started {
 struct Outcome {
     state: State,
     condition: Condition,
+    /// Its node failed under it, and its task goes back to the queue.
+    requeue: bool,
     ended: Ended,
 }
 
@@ -203,7 +212,9 @@ impl Changes {
         }
         let stop = allocation.stop.as_ref().map(|(stop_as, by)| StopAsked { stop_as: *stop_as, by });
         let (state, condition) = outcome(ended, stop);
-        self.outcomes.insert(allocation.attempt_id, Outcome { state, condition, ended: ended.clone() });
+        let requeue = state == State::NodeFail && allocation.may_requeue && allocation.stop.is_none();
+        self.outcomes
+            .insert(allocation.attempt_id, Outcome { state, condition, requeue, ended: ended.clone() });
     }
 
     async fn write(self, tx: &mut PgConnection, recorded: &mut Recorded) -> Result<(), StoreError> {
@@ -274,18 +285,21 @@ impl Changes {
         let cpu: Vec<i64> = each().map(|o| saturating(o.ended.usage.cpu_us)).collect();
         let peak: Vec<Option<i64>> = each().map(|o| o.ended.usage.mem_peak_bytes.map(saturating)).collect();
         let kills: Vec<i64> = each().map(|o| saturating(o.ended.usage.oom_kills)).collect();
+        let requeue: Vec<bool> = each().map(|o| o.requeue).collect();
         let started: Vec<Option<f64>> =
             each().map(|o| o.ended.started_age_us.map(|us| us as f64 / 1e6)).collect();
         sqlx::query!(
             "UPDATE attempts t
              SET state = 'completing', outcome = i.outcome, condition = i.condition, exit_code = i.exit_code,
+                 stop_as = CASE WHEN i.requeue THEN 'requeue' ELSE t.stop_as END,
+                 stop_by = CASE WHEN i.requeue THEN 'the failure of its node' ELSE t.stop_by END,
                  signal = i.signal, cpu_us = i.cpu_us, mem_peak_bytes = i.mem_peak, oom_kills = i.oom_kills,
                  -- GREATEST skips nulls: without the CASE what never started would have started when it was placed.
                  started_at = coalesce(t.started_at, CASE WHEN i.started_age_s IS NOT NULL
                      THEN GREATEST(t.placed_at, compute_now() - make_interval(secs => i.started_age_s)) END)
              FROM unnest($1::bigint[], $2::text[], $3::jsonb[], $4::int[], $5::int[], $6::bigint[], $7::bigint[],
-                     $8::bigint[], $9::double precision[])
-                 AS i(id, outcome, condition, exit_code, signal, cpu_us, mem_peak, oom_kills, started_age_s)
+                     $8::bigint[], $9::double precision[], $10::boolean[])
+                 AS i(id, outcome, condition, exit_code, signal, cpu_us, mem_peak, oom_kills, started_age_s, requeue)
              WHERE t.id = i.id AND t.ended_at IS NULL",
             &ids,
             &states,
@@ -296,6 +310,7 @@ impl Changes {
             &peak as &[Option<i64>],
             &kills,
             &started as &[Option<f64>],
+            &requeue,
         )
         .execute(tx)
         .await?;
@@ -342,8 +357,9 @@ impl Changes {
         let (mut jobs, mut tasks, mut requeue, mut states, mut conditions) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for row in closed {
-            let requeued =
-                row.condition.get("reason").and_then(|r| r.as_str()) == Some(Reason::Requeued.name());
+            // An attempt that ended by itself before the stop of its requeue reached it has ended.
+            let why = row.condition.get("reason").and_then(|r| r.as_str()).and_then(Reason::from_name);
+            let requeued = matches!(why, Some(Reason::Requeued | Reason::NodeFailed));
             jobs.push(row.job_id);
             tasks.push(row.task);
             requeue.push(row.requeue && requeued);

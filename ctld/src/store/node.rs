@@ -161,6 +161,15 @@ pub struct Told {
     stop: HashSet<i64>,
 }
 
+/// What every assignment of this controller says alike.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// The cluster's name.
+    pub cluster: &'a str,
+    /// Seconds between SIGTERM and SIGKILL.
+    pub grace_s: u32,
+}
+
 struct LiveRow {
     allocation_id: i64,
     job_id: i64,
@@ -175,7 +184,7 @@ pub async fn target(
     session: Session,
     told: &mut Told,
     first: bool,
-    grace_s: u32,
+    terms: Terms<'_>,
 ) -> Result<Option<Target>, StoreError> {
     let live = sqlx::query_as!(
         LiveRow,
@@ -201,7 +210,7 @@ pub async fn target(
         if row.stopping && told.stop.insert(row.allocation_id) {
             target.stop.push(Stop {
                 allocation_id: row.allocation_id,
-                grace_s,
+                grace_s: terms.grace_s,
                 banner: match &row.stop_by {
                     Some(by) => format!("CANCELLED BY {by}"),
                     None => "ENDED WITH ITS SCRIPT".to_owned(),
@@ -212,7 +221,7 @@ pub async fn target(
     let alive: HashSet<i64> = live.iter().map(|row| row.allocation_id).collect();
     told.run.retain(|id| alive.contains(id));
     told.stop.retain(|id| alive.contains(id));
-    target.run = assignments(db, &run, grace_s).await?;
+    target.run = assignments(db, &run, terms).await?;
     let empty = target.run.is_empty() && target.stop.is_empty();
     Ok((first || !empty).then_some(target))
 }
@@ -267,7 +276,11 @@ async fn fixed(db: &PgPool, job_ids: &[i64]) -> Result<HashMap<i64, Fixed>, Stor
     Ok(of)
 }
 
-async fn assignments(db: &PgPool, run: &[(i64, i64)], grace_s: u32) -> Result<Vec<Assignment>, StoreError> {
+async fn assignments(
+    db: &PgPool,
+    run: &[(i64, i64)],
+    terms: Terms<'_>,
+) -> Result<Vec<Assignment>, StoreError> {
     if run.is_empty() {
         return Ok(Vec::new());
     }
@@ -302,7 +315,7 @@ async fn assignments(db: &PgPool, run: &[(i64, i64)], grace_s: u32) -> Result<Ve
             gpus: row.gpus,
             placed_at: row.placed_at,
         };
-        out.push(assignment(job, share, grace_s));
+        out.push(assignment(job, share, terms));
     }
     Ok(out)
 }
@@ -320,7 +333,7 @@ struct ShareOf {
     placed_at: DateTime<Utc>,
 }
 
-fn assignment(job: &Fixed, share: ShareOf, grace_s: u32) -> Assignment {
+fn assignment(job: &Fixed, share: ShareOf, terms: Terms<'_>) -> Assignment {
     let s = &job.submission;
     Assignment {
         allocation_id: share.allocation_id,
@@ -329,6 +342,7 @@ fn assignment(job: &Fixed, share: ShareOf, grace_s: u32) -> Assignment {
         array: job.is_array.then(|| array_facts(&job.indices)),
         attempt: share.number,
         runs_script: share.position == 0,
+        cluster: terms.cluster.to_owned(),
         name: s.name.clone(),
         user: job.user.clone(),
         uid: job.uid,
@@ -353,7 +367,7 @@ fn assignment(job: &Fixed, share: ShareOf, grace_s: u32) -> Assignment {
         ntasks: s.ntasks,
         cpus_per_task: s.cpus_per_task,
         time_limit_s: job.time_limit_s,
-        grace_s,
+        grace_s: terms.grace_s,
         warn: s.warn.clone(),
         submit_host: s.submit_host.clone(),
         submit_dir: s.submit_dir.clone(),

@@ -132,3 +132,32 @@ async fn a_job_that_never_started_has_no_start(db: PgPool) {
     assert_eq!(row, ("failed".into(), None, "chdir \"/nonesuch\": no such file or directory".into()));
     audit(&db).await;
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_whose_node_failed_goes_back_to_the_queue_unless_it_may_not(db: PgPool) {
+    let (session, id, allocation) = one_running(&db, job("a")).await;
+    report(&db, vec![ended(session, allocation, EndCause::Rebooted, None)]).await;
+    assert_eq!(job_row(&db, id).await, ("pending".into(), 0, IndexSet::one(0)));
+    let once = submit_one(&db, Submission { requeue: false, ..job("b") }).await;
+    place(&db).await;
+    let lost: Vec<Fact> =
+        live(&db).await.into_iter().map(|a| ended(session, a, EndCause::Lost, None)).collect();
+    report(&db, lost).await;
+    assert_eq!(job_row(&db, once).await.0, "node_fail");
+    assert_eq!(job_row(&db, id).await.0, "pending");
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_whose_node_fails_again_and_again_ends(db: PgPool) {
+    let (session, id, first) = one_running(&db, job("a")).await;
+    report(&db, vec![ended(session, first, EndCause::Lost, None)]).await;
+    for _ in 0..3 {
+        assert_eq!(job_row(&db, id).await.0, "pending");
+        place(&db).await;
+        let allocation = live(&db).await[0];
+        report(&db, vec![ended(session, allocation, EndCause::Lost, None)]).await;
+    }
+    assert_eq!(job_row(&db, id).await.0, "node_fail");
+    audit(&db).await;
+}

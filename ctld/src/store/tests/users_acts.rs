@@ -1,8 +1,11 @@
 use super::*;
 use crate::store::act::{Acted, cancel, hold, release, requeue};
-use crate::store::node::{Told, target};
+use crate::store::node::{Terms, Told, target};
+
 use proto::ErrorCode;
 use proto::api::{ActOutcome, CancelRequest};
+
+const TERMS: Terms<'static> = Terms { cluster: "test", grace_s: 30 };
 
 fn ids(ids: &[&str]) -> CancelRequest {
     CancelRequest { ids: ids.iter().map(|id| (*id).to_owned()).collect(), ..CancelRequest::default() }
@@ -55,6 +58,17 @@ async fn a_filter_touches_the_callers_own_jobs_only(db: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn ids_and_filters_together_must_both_match(db: PgPool) {
+    with_pool(&db).await;
+    let id = submit_one(&db, job("a")).await;
+    let other_name = CancelRequest { name: Some("other".into()), ..ids(&[&id.to_string()]) };
+    assert_eq!(code(&cancel(&db, &caller("alice"), &other_name).await.unwrap()), ErrorCode::NotFound);
+    assert_eq!(job_row(&db, id).await.0, "pending");
+    let its_name = CancelRequest { name: Some("test".into()), ..ids(&[&id.to_string()]) };
+    assert_eq!(outcomes(&cancel(&db, &caller("alice"), &its_name).await.unwrap()), [ActOutcome::Done]);
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn tasks_of_an_array_are_cancelled_one_by_one_and_its_range_shrinks(db: PgPool) {
     with_pool(&db).await;
     let id = submit_one(&db, array("a", "60-98", None)).await;
@@ -72,15 +86,15 @@ async fn a_running_job_is_told_to_stop_and_ends_when_its_node_says_so(db: PgPool
     place(&db).await;
     let allocation = live(&db).await[0];
     let mut told = Told::default();
-    assert_eq!(target(&db, session, &mut told, true, 30).await.unwrap().unwrap().run.len(), 1);
+    assert_eq!(target(&db, session, &mut told, true, TERMS).await.unwrap().unwrap().run.len(), 1);
     report(&db, vec![started(session, allocation)]).await;
     let acted = cancel(&db, &caller("alice"), &ids(&[&id.to_string()])).await.unwrap();
     assert_eq!((acted.nodes, acted.ended.len()), (vec![session.node_id], 0));
     assert_eq!(job_row(&db, id).await.0, "running");
-    let change = target(&db, session, &mut told, false, 30).await.unwrap().unwrap();
+    let change = target(&db, session, &mut told, false, TERMS).await.unwrap().unwrap();
     assert_eq!((change.run.len(), change.stop[0].allocation_id), (0, allocation));
     assert_eq!(change.stop[0].banner, "CANCELLED BY alice");
-    assert!(target(&db, session, &mut told, false, 30).await.unwrap().is_none(), "told once");
+    assert!(target(&db, session, &mut told, false, TERMS).await.unwrap().is_none(), "told once");
     report(&db, vec![ended(session, allocation, EndCause::Stopped, None)]).await;
     assert_eq!(job_row(&db, id).await.0, "cancelled");
     audit(&db).await;
@@ -96,7 +110,7 @@ async fn a_new_session_keeps_what_runs_launches_what_did_not_start_and_repeats_s
     report(&db, vec![started(first, allocations[0])]).await;
     cancel(&db, &caller("alice"), &super::users_acts::ids(&[&ids[0].to_string()])).await.unwrap();
     let second = node(&db, "n1", 4, 0).await;
-    let whole = target(&db, second, &mut Told::default(), true, 30).await.unwrap().unwrap();
+    let whole = target(&db, second, &mut Told::default(), true, TERMS).await.unwrap().unwrap();
     assert!(whole.full);
     assert_eq!(whole.keep, [allocations[0]]);
     assert_eq!(whole.run.iter().map(|a| a.allocation_id).collect::<Vec<_>>(), [allocations[1]]);
