@@ -190,6 +190,22 @@ fn down_never_touches_a_process_it_did_not_start() {
     stranger.wait().unwrap();
 }
 
+/// A lock that the shell of `bctl up` held is free when that shell is done: the daemons have none of its open files.
+#[test]
+fn the_daemons_keep_nothing_open_of_the_shell_that_started_them() {
+    let local = Local::new();
+    let (lock, dir) = (local.scratch.dir().join("lock"), local.dir.display());
+    let bctl = programs::program("bctl");
+    let script =
+        format!("exec 9>{0}; flock 9; {1} up --dir {dir} --cpus 2 --mem 1G", lock.display(), bctl.display());
+    let mut command = commands::command(&User::root(), Path::new("/bin/bash"), local.scratch.dir());
+    commands::run(command.args(["-c", &script]), b"").exits(0);
+    let file = std::fs::File::open(&lock).unwrap();
+    let free = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock);
+    assert!(free.is_ok(), "a daemon holds the lock");
+    local.bctl(&["down"]).exits(0);
+}
+
 /// Only root can bring a cluster up that runs jobs as their users.
 #[test]
 fn an_ordinary_user_is_told_to_use_sudo() {

@@ -99,6 +99,15 @@ impl Daemon {
                     return Err(std::io::Error::last_os_error());
                 }
                 libc::umask(0o022);
+                // Nor does what the shell had open, such as a lock that would be held for as long as the cluster runs. The
+                // descriptors stay until the exec, which reports its own failure through one of them. A kernel older than
+                // this call leaves them as they are, which harms nobody but that shell.
+                libc::syscall(
+                    libc::SYS_close_range,
+                    3 as libc::c_uint,
+                    libc::c_uint::MAX,
+                    libc::CLOSE_RANGE_CLOEXEC,
+                );
                 // A controller has a connection for each waiting client, a node one for each job.
                 let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
                 if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
