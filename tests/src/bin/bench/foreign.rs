@@ -66,6 +66,19 @@ impl Foreign {
     }
 }
 
+impl Drop for Foreign {
+    /// A group that this process is still in cannot be removed.
+    fn drop(&mut self) {
+        if let Some(own) = &self.own {
+            let left =
+                std::fs::write(PathBuf::from(CPUACCT).join("cgroup.procs"), std::process::id().to_string());
+            if let Err(error) = left.and_then(|()| std::fs::remove_dir(own)) {
+                eprintln!("bench: cannot remove {}: {error}", own.display());
+            }
+        }
+    }
+}
+
 /// The group whose share of the processors this process has.
 fn own_cpu_group() -> Option<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
