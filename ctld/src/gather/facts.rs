@@ -15,7 +15,7 @@ const BATCH_MAX: usize = 256;
 /// Reports waiting to be recorded; a session that finds the queue full waits, and its node with it.
 const QUEUE_MAX: usize = 1024;
 /// Between two transactions of a busy controller: what a job's end may wait at most so that others share its commit.
-const GAP: Duration = Duration::from_millis(3);
+const GAP: Duration = Duration::from_millis(5);
 /// How long to wait before a batch that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 

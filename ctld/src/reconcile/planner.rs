@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PAGE_FIRST: i64 = 64;
 const PAGE_MAX: i64 = 2048;
 /// Between two passes of a busy controller, so that one transaction places what several ends set free.
-const GAP: Duration = Duration::from_millis(3);
+const GAP: Duration = Duration::from_millis(8);
 /// How often the reasons of waiting jobs are written: one that waits shorter never costs a write for it.
 const REASONS_EVERY: Duration = Duration::from_secs(1);
 /// The most tasks placed in one transaction.

@@ -93,10 +93,14 @@ impl From<StoreError> for ApiError {
 
 /// A pool of connections to `url`. Connects when first used.
 pub fn connect(url: &str) -> Result<PgPool, sqlx::Error> {
-    let options = PgConnectOptions::from_str(url)?
-        .application_name("ctld")
+    let options = PgConnectOptions::from_str(url)?.application_name("ctld").options([
         // A controller must not hold a transaction open while it is stuck.
-        .options([("idle_in_transaction_session_timeout", "60s"), ("lock_timeout", "30s")]);
+        ("idle_in_transaction_session_timeout", "60s"),
+        ("lock_timeout", "30s"),
+        // The statements are few, go by index whatever their arguments, and some are long: planning them anew costs more than
+        // running them.
+        ("plan_cache_mode", "force_generic_plan"),
+    ]);
     Ok(PgPoolOptions::new()
         .max_connections(CONNECTIONS_MAX)
         .min_connections(2)
