@@ -71,8 +71,14 @@ fn pid(answer: &Value) -> i32 {
     answer["pid"].as_i64().unwrap().try_into().unwrap()
 }
 
+/// Kills it, and returns when it runs no more: on a busy machine a process outlives its kill for a moment.
 fn kill(pid: i32) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+    let gone = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])).then_some(()),
+        Err(_) => Some(()),
+    };
+    until("the killed process is gone", SOON, gone);
 }
 
 #[test]
