@@ -3,7 +3,8 @@
 //! ```text
 //! jobs/ID          the attempt's record: frames, appended by its shepherd only. Its write lock is the shepherd's life.
 //! jobs/ID.orders   what noded wants of the shepherd: frames, appended by noded only
-//! scripts/JOB-ID   the script, readable by its user alone, gone with the attempt
+//! jobs/spare-ID    an empty record, for the next attempt
+//! scripts/jobJOB-ID  the script, readable by its user alone, gone with the attempt; on a tmpfs where there is one: see `spool`
 //! events           a FIFO: a shepherd writes its allocation's id when its record has grown
 //! ```
 //!
@@ -12,49 +13,90 @@
 //! gone. From lock and record together every state can be told apart after any crash: see [`examine`]. Nothing here is synced: a record
 //! need only outlive processes, since after a crash of the machine nothing of it runs any more; the end, which must outlive the machine, is
 //! in the journal, and the shepherd syncs it where no noded is there to do so.
+//!
+//! Records are used again rather than removed and made: ext4 keeps off inodes that were freed in the last seconds, and to find
+//! others cost more than everything else about a short job's files. Scripts never are: a user may keep one open.
 
 use crate::{frame, sys};
 use proto::api::Usage;
 use proto::session::EndCause;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The most empty records that are kept.
+const SPARES_MAX: usize = 1024;
+/// What their names begin with.
+const SPARE: &str = "spare-";
 
 /// The paths of a state directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StateDir(pub PathBuf);
+pub struct StateDir {
+    /// The directory itself.
+    pub root: PathBuf,
+    /// Where scripts lie.
+    pub scripts: PathBuf,
+}
 
 impl StateDir {
+    /// The state directory at this path, with its scripts in it.
+    pub fn at(root: &Path) -> StateDir {
+        StateDir { root: root.to_owned(), scripts: root.join("scripts") }
+    }
+
+    /// An empty record, named for the attempt that used it before.
+    pub fn spare(&self, id: i64) -> PathBuf {
+        self.root.join("jobs").join(format!("{SPARE}{id}"))
+    }
+
+    /// The empty records that an earlier noded left; those over the most that are kept are removed.
+    pub fn spares(&self) -> io::Result<Spares> {
+        let spares = Spares::default();
+        for entry in fs::read_dir(self.root.join("jobs"))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let id = name.to_str().and_then(|name| name.strip_prefix(SPARE)?.parse::<i64>().ok());
+            if let Some(id) = id
+                && !spares.put(id)
+            {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(spares)
+    }
+
     /// The record of an attempt.
     pub fn record(&self, id: i64) -> PathBuf {
-        self.0.join("jobs").join(id.to_string())
+        self.root.join("jobs").join(id.to_string())
     }
 
     /// The orders to its shepherd.
     pub fn orders(&self, id: i64) -> PathBuf {
-        self.0.join("jobs").join(format!("{id}.orders"))
+        self.root.join("jobs").join(format!("{id}.orders"))
     }
 
     /// Its script. The job's name for people comes first, since this is the script's `$0`.
     pub fn script(&self, id: i64, job: &str) -> PathBuf {
-        self.0.join("scripts").join(format!("job{job}-{id}"))
+        self.scripts.join(format!("job{job}-{id}"))
     }
 
     /// The shepherds' FIFO.
     pub fn events(&self) -> PathBuf {
-        self.0.join("events")
+        self.root.join("events")
     }
 
     /// The journal.
     pub fn journal(&self) -> PathBuf {
-        self.0.join("journal")
+        self.root.join("journal")
     }
 
     /// The attempts that have files, in no order.
     pub fn attempts(&self) -> io::Result<Vec<i64>> {
         let mut ids = Vec::new();
-        for entry in fs::read_dir(self.0.join("jobs"))? {
+        for entry in fs::read_dir(self.root.join("jobs"))? {
             let name = entry?.file_name();
             let name = name.to_string_lossy();
             ids.extend(name.strip_suffix(".orders").unwrap_or(&name).parse::<i64>().ok());
@@ -66,13 +108,49 @@ impl StateDir {
 
     /// Removes an attempt's files.
     pub fn forget(&self, id: i64) -> io::Result<()> {
-        for path in [self.record(id), self.orders(id)] {
-            match fs::remove_file(path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
+        remove(&self.record(id))?;
+        remove(&self.orders(id))
+    }
+
+    /// Removes an attempt's files, keeping its record, emptied, for another attempt.
+    pub fn recycle(&self, id: i64, spares: &Spares) -> io::Result<()> {
+        remove(&self.orders(id))?;
+        let (record, spare) = (self.record(id), self.spare(id));
+        match File::options().write(true).truncate(true).open(&record) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => drop(other?),
         }
-        Ok(())
+        fs::rename(&record, &spare)?;
+        if spares.put(id) { Ok(()) } else { fs::remove_file(spare) }
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// The empty records, by the attempts that used them. Shared by who empties and who uses them.
+#[derive(Clone, Debug, Default)]
+pub struct Spares(Arc<Mutex<VecDeque<i64>>>);
+
+impl Spares {
+    /// One of them, which is then no longer among them: the one that is longest out of use, since the shepherd of the latest may not
+    /// have ended yet.
+    pub fn take(&self) -> Option<i64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// False: there are enough.
+    fn put(&self, id: i64) -> bool {
+        let mut spares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = spares.len() < SPARES_MAX;
+        if room {
+            spares.push_back(id);
+        }
+        room
     }
 }
 
@@ -214,7 +292,19 @@ pub fn examine(path: &Path) -> io::Result<Examined> {
 }
 
 /// Opens an attempt's record and takes its lock. `None`: another has it, or it was claimed before.
-pub fn claim(path: &Path) -> io::Result<Option<File>> {
+///
+/// `spare` is an empty record to use if there is none. It is locked before it gets its name, and left alone if its last shepherd, which may
+/// take a moment to end, has it still.
+pub fn claim(path: &Path, spare: Option<&Path>) -> io::Result<Option<File>> {
+    if let Some(spare) = spare
+        && !path.exists()
+        && let Ok(file) = File::options().read(true).write(true).open(spare)
+        && sys::try_lock(&file)?
+    {
+        file.set_len(0)?;
+        fs::rename(spare, path)?;
+        return Ok(Some(file));
+    }
     use std::os::unix::fs::OpenOptionsExt;
     let mut file =
         File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -275,14 +365,51 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7");
         assert!(!examine(&path).unwrap().held, "no file is no attempt");
-        let mut file = claim(&path).unwrap().expect("free");
-        assert!(claim(&path).unwrap().is_none(), "held");
+        let mut file = claim(&path, None).unwrap().expect("free");
+        assert!(claim(&path, None).unwrap().is_none(), "held");
         append(&mut file, &claimed()).unwrap();
         assert!(examine(&path).unwrap().held);
         drop(file);
         let examined = examine(&path).unwrap();
         assert!(!examined.held && examined.record.claim.is_some() && examined.record.end.is_none());
-        assert!(claim(&path).unwrap().is_none(), "free, but claimed before");
+        assert!(claim(&path, None).unwrap().is_none(), "free, but claimed before");
+    }
+
+    #[test]
+    fn a_record_is_used_again_once_its_shepherd_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("jobs")).unwrap();
+        let (state, spares) = (StateDir::at(dir.path()), Spares::default());
+        let mut old = claim(&state.record(7), None).unwrap().unwrap();
+        append(&mut old, &claimed()).unwrap();
+        state.recycle(7, &spares).unwrap();
+        let spare = state.spare(spares.take().unwrap());
+        assert!(spares.take().is_none() && spare.exists());
+        // Its shepherd has it still: another file is made.
+        let mut new = claim(&state.record(8), Some(&spare)).unwrap().unwrap();
+        append(&mut new, &claimed()).unwrap();
+        assert!(spare.exists() && examine(&state.record(8)).unwrap().record.claim.is_some());
+        drop(old);
+        let _new = claim(&state.record(9), Some(&spare)).unwrap().unwrap();
+        let examined = examine(&state.record(9)).unwrap();
+        assert!(!spare.exists() && examined.held && examined.record == Record::default());
+        // One that was claimed before is not replaced by a spare.
+        drop(new);
+        fs::write(&spare, "").unwrap();
+        assert!(claim(&state.record(8), Some(&spare)).unwrap().is_none());
+    }
+
+    #[test]
+    fn spares_of_an_earlier_noded_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("jobs")).unwrap();
+        let state = StateDir::at(dir.path());
+        for name in ["spare-3", "spare-x", "5", "6.orders"] {
+            fs::write(dir.path().join("jobs").join(name), "").unwrap();
+        }
+        let spares = state.spares().unwrap();
+        assert_eq!((spares.take(), spares.take()), (Some(3), None));
+        assert_eq!(state.attempts().unwrap(), [5, 6]);
     }
 
     #[test]
@@ -292,7 +419,7 @@ mod tests {
         let whole = frame::encode(&serde_json::to_vec(&claimed()).unwrap());
         fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert_eq!(examine(&path).unwrap().record, Record::default());
-        assert!(claim(&path).unwrap().is_some());
+        assert!(claim(&path, None).unwrap().is_some());
     }
 
     #[test]

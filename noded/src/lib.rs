@@ -23,4 +23,5 @@ pub mod run;
 pub mod session;
 pub mod shepherd;
 pub mod spec;
+pub mod spool;
 pub mod sys;

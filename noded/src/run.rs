@@ -13,6 +13,7 @@ use crate::launcher::Launcher;
 use crate::notify::notify;
 use crate::session;
 use crate::spec::LauncherSetup;
+use crate::spool;
 use crate::sys;
 use anyhow::{Context, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -36,10 +37,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     // Dropped last: another daemon may start only when this one has let go of everything.
     let _lock = prepare_state_dir(&config.state_dir)?;
-    let state_dir = StateDir(config.state_dir.clone());
     let layout = Layout::detect(&config.cgroup_base, &config.node)?;
     layout.prepare().context("jobs are never run without their control groups")?;
     let _guard = guard_groups(&layout, &config.node)?;
+    let state_dir = StateDir { root: config.state_dir.clone(), scripts: spool::prepare(&config.state_dir)? };
     let (journal, memory) = Journal::open(&state_dir.journal())?;
     let events = open_events(&state_dir.events())?;
     let setup = Arc::new(LauncherSetup {
@@ -62,8 +63,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
     let (inputs, queue) = unbounded_channel();
     let launcher = Launcher::start(&setup, &events, tell(&inputs, Input::Launcher)).await?;
+    let spares = state_dir.spares().with_context(|| format!("{}", config.state_dir.display()))?;
+    let written = tell(&inputs, Input::Written);
     let journal =
-        Writer::start(journal, state_dir, tell(&inputs, Input::Written)).context("the journal's thread")?;
+        Writer::start(journal, state_dir.clone(), spares.clone(), written).context("the journal's thread")?;
     tokio::spawn(read_events(events.try_clone()?, inputs.clone()));
     let config = Arc::new(config);
     let tools = Tools {
@@ -71,6 +74,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         setup: setup.clone(),
         journal,
         launcher,
+        spares,
         events,
         inputs: inputs.clone(),
     };
@@ -88,6 +92,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         _ = interrupt.recv() => "SIGINT",
     };
     session.abort();
+    spool::leave(&state_dir.scripts);
     tracing::info!("noded stops ({stopped}); jobs go on");
     notify("STOPPING=1").context("NOTIFY_SOCKET")
 }
@@ -124,15 +129,9 @@ fn prepare_state_dir(path: &Path) -> anyhow::Result<File> {
     if !sys::try_lock(&lock)? {
         bail!("state_dir {shown} is in use by another noded: give each its own");
     }
-    for (name, mode) in [("jobs", 0o700), ("scripts", 0o711)] {
-        let dir = path.join(name);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(&dir)
-            .with_context(|| format!("{}", dir.display()))?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
-    }
+    let jobs = path.join("jobs");
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&jobs);
+    made.with_context(|| format!("{}", jobs.display()))?;
     Ok(lock)
 }
 

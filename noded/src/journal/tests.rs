@@ -2,7 +2,7 @@
 
 use super::writer::compact_now;
 use super::*;
-use crate::attempt::StateDir;
+use crate::attempt::{Spares, StateDir};
 use proto::session::EndCause;
 use std::sync::mpsc;
 
@@ -30,7 +30,7 @@ impl Scratch {
     }
 
     fn state(&self) -> StateDir {
-        StateDir(self.dir.path().to_owned())
+        StateDir::at(self.dir.path())
     }
 
     fn path(&self) -> PathBuf {
@@ -44,8 +44,10 @@ impl Scratch {
     /// Opens, lets `write` write, and waits until all of it is on disk.
     fn write(&self, write: impl FnOnce(&Writer)) -> Vec<Written> {
         let (sender, receiver) = mpsc::channel();
-        let writer =
-            Writer::start(self.open().0, self.state(), move |written| sender.send(written).unwrap()).unwrap();
+        let writer = Writer::start(self.open().0, self.state(), Spares::default(), move |written| {
+            sender.send(written).unwrap()
+        })
+        .unwrap();
         write(&writer);
         drop(writer);
         receiver.into_iter().collect()

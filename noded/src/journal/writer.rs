@@ -7,7 +7,7 @@
 use super::{
     Accepted, Entry, Index, Journal, Place, encode, join_batch, open_file, split_batch, sync_folder,
 };
-use crate::attempt::{End, StateDir};
+use crate::attempt::{End, Spares, StateDir};
 use crate::frame;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -44,10 +44,11 @@ impl Writer {
     pub fn start(
         journal: Journal,
         state_dir: StateDir,
+        spares: Spares,
         written: impl Fn(Written) + Send + 'static,
     ) -> io::Result<Writer> {
         let (entries, queue) = channel();
-        let mut work = Work { journal, state_dir, kept: Vec::new(), compact_at: COMPACT_BYTES_MIN };
+        let mut work = Work { journal, state_dir, spares, kept: Vec::new(), compact_at: COMPACT_BYTES_MIN };
         let thread = std::thread::Builder::new()
             .name("journal".to_owned())
             .spawn(move || work.run(&queue, &written))?;
@@ -99,6 +100,7 @@ impl Drop for Writer {
 struct Work {
     journal: Journal,
     state_dir: StateDir,
+    spares: Spares,
     kept: Vec<Entry>,
     compact_at: u64,
 }
@@ -162,7 +164,7 @@ impl Work {
                 Entry::Accepted(accepted) => done.accepted.push(accepted.assignment.allocation_id),
                 Entry::CommandSeen(key) => done.commands.push(key),
                 Entry::Ended { id, .. } => {
-                    if let Err(error) = self.state_dir.forget(id) {
+                    if let Err(error) = self.state_dir.recycle(id, &self.spares) {
                         tracing::warn!(allocation.id = id, "its files could not be removed: {error}");
                     }
                 }
@@ -242,7 +244,8 @@ impl Work {
 #[cfg(test)]
 impl Work {
     pub(super) fn compacted(journal: Journal, state_dir: StateDir) -> io::Result<u64> {
-        let mut work = Work { journal, state_dir, kept: Vec::new(), compact_at: 0 };
+        let mut work =
+            Work { journal, state_dir, spares: Spares::default(), kept: Vec::new(), compact_at: 0 };
         work.compact()?;
         Ok(work.journal.length)
     }

@@ -166,7 +166,7 @@ impl Keeper {
                 held.stage = Stage::Launching;
                 let spec = spec_of(held, who, self.config.as_ref());
                 if let Some(launcher) = &self.launcher {
-                    launcher.launch(&spec);
+                    launcher.launch(&spec, self.spares.take());
                 }
                 // Without a launcher it is found in this stage when there is one.
             }
@@ -328,7 +328,7 @@ impl Keeper {
         if examined.record.claim.is_none() && !examined.held {
             let message = format!(
                 "the attempt could not be recorded in {}: is its disk full?",
-                self.state_dir.0.display()
+                self.state_dir.root.display()
             );
             return self.finish(id, End::without_run(EndCause::LaunchFailed, message));
         }

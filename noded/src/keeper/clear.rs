@@ -51,7 +51,7 @@ pub fn clear(layout: &Layout, state_dir: &StateDir, id: i64) -> Usage {
 
 /// Removes scripts in the spool whose attempts are not `known`.
 pub fn sweep_scripts(state_dir: &StateDir, known: impl Fn(i64) -> bool) -> io::Result<()> {
-    for entry in std::fs::read_dir(state_dir.0.join("scripts"))? {
+    for entry in std::fs::read_dir(&state_dir.scripts)? {
         let path = entry?.path();
         if !script_owner(&path).is_some_and(&known) {
             std::fs::remove_file(&path)?;

@@ -13,7 +13,7 @@ mod clear;
 mod outbox;
 mod target;
 
-use crate::attempt::StateDir;
+use crate::attempt::{Spares, StateDir};
 use crate::cgroup::Layout;
 use crate::config::Config;
 use crate::identity::{Asked, Identity};
@@ -137,6 +137,8 @@ pub struct Tools {
     pub journal: Writer,
     /// The launcher.
     pub launcher: Launcher,
+    /// Empty records.
+    pub spares: Spares,
     /// The shepherds' FIFO, for the next launcher.
     pub events: File,
     /// Where inputs go.
@@ -158,6 +160,7 @@ pub struct Keeper {
     state_dir: StateDir,
     journal: Writer,
     launcher: Option<Launcher>,
+    spares: Spares,
     events: File,
     inputs: UnboundedSender<Input>,
     session: Option<UnboundedSender<NodeMessage>>,
@@ -178,7 +181,7 @@ pub struct Keeper {
 impl Keeper {
     /// A keeper that knows what the journal remembers, and has looked at every attempt in it.
     pub fn recover(tools: Tools, memory: Memory) -> Keeper {
-        let Tools { config, setup, journal, launcher, events, inputs } = tools;
+        let Tools { config, setup, journal, launcher, spares, events, inputs } = tools;
         let mut keeper = Keeper {
             config,
             layout: Arc::new(setup.layout.clone()),
@@ -186,6 +189,7 @@ impl Keeper {
             setup,
             journal,
             launcher: Some(launcher),
+            spares,
             events,
             inputs,
             session: None,

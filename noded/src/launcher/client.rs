@@ -3,7 +3,7 @@
 //! Requests go out in order through one task; answers come in through another, which reads every last one before it says that the
 //! launcher is gone, and says so only when it is dead and reaped: its locks are then released, and what an attempt's lock says is true.
 
-use super::{ANSWER_BYTES_MAX, ANSWERS_FD, Answer, EVENTS_FD, MODE, REQUESTS_FD, request};
+use super::{ANSWER_BYTES_MAX, ANSWERS_FD, Answer, EVENTS_FD, MODE, REQUESTS_FD, Request, request};
 use crate::spec::{AttemptSpec, LauncherSetup};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
@@ -93,9 +93,9 @@ impl Launcher {
         Ok(Launcher { requests: sender })
     }
 
-    /// Asks for a shepherd. Answered by an event, in order.
-    pub fn launch(&self, spec: &AttemptSpec) {
-        let mut body = spec.id.to_le_bytes().to_vec();
+    /// Asks for a shepherd, whose record may be the spare one. Answered by an event, in order.
+    pub fn launch(&self, spec: &AttemptSpec, spare: Option<i64>) {
+        let mut body = Request::head(spec.id, spare);
         serde_json::to_writer(&mut body, spec).expect("a spec is plain data");
         // If the task is gone so is the launcher, and its event tells.
         let _ = self.requests.send(request(&body));

@@ -52,7 +52,29 @@ enum Answer {
     },
 }
 
-/// A request as it travels: length, then body.
+/// One request's body: the allocation, a spare record to use, what its shepherd is told.
+struct Request<'a> {
+    id: i64,
+    spare: Option<i64>,
+    spec: &'a [u8],
+}
+
+impl Request<'_> {
+    /// The two numbers; the spec follows. No allocation has the number 0.
+    fn head(id: i64, spare: Option<i64>) -> Vec<u8> {
+        [id.to_le_bytes(), spare.unwrap_or(0).to_le_bytes()].concat()
+    }
+
+    fn read(body: &[u8]) -> io::Result<Request<'_>> {
+        let short = || io::Error::new(io::ErrorKind::InvalidData, "a request that is too short");
+        let (id, rest) = body.split_first_chunk::<8>().ok_or_else(short)?;
+        let (spare, spec) = rest.split_first_chunk::<8>().ok_or_else(short)?;
+        let spare = Some(i64::from_le_bytes(*spare)).filter(|spare| *spare != 0);
+        Ok(Request { id: i64::from_le_bytes(*id), spare, spec })
+    }
+}
+
+/// A message as it travels: length, then body.
 fn request(body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(4 + body.len());
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());

@@ -3,7 +3,7 @@
 //! One thread, no runtime, as little memory as can be, since every fork copies its page tables. What it is asked to launch it does not
 //! read: the shepherd does that in a process of its own.
 
-use super::{ANSWERS_FD, Answer, EVENTS_FD, REQUESTS_FD, read_request};
+use super::{ANSWERS_FD, Answer, EVENTS_FD, REQUESTS_FD, Request, read_request};
 use crate::attempt;
 use crate::shepherd;
 use crate::spec::LauncherSetup;
@@ -56,10 +56,7 @@ fn serve() -> anyhow::Result<()> {
         }
         if request_ready {
             let Some(request) = read_request(&mut requests)? else { return Ok(()) };
-            let (id, spec) =
-                request.split_at_checked(8).ok_or_else(|| anyhow::anyhow!("a request too short"))?;
-            let id = i64::from_le_bytes(id.try_into()?);
-            launch(&setup, id, spec, &answers, &events)?;
+            launch(&setup, &Request::read(&request)?, &answers, &events)?;
         }
     }
 }
@@ -115,16 +112,17 @@ fn reap() {
 
 fn launch(
     setup: &LauncherSetup,
-    id: i64,
-    spec: &[u8],
+    request: &Request<'_>,
     answers: &OwnedFd,
     events: &File,
 ) -> anyhow::Result<()> {
+    let Request { id, spare, spec } = *request;
+    let spare = spare.map(|spare| setup.state_dir.spare(spare));
     let failed = |what: &str, error: std::io::Error| Answer::Failed {
         id,
         message: format!("{what}: {}", sys::io_text(&error)),
     };
-    let record = match attempt::claim(&setup.state_dir.record(id)) {
+    let record = match attempt::claim(&setup.state_dir.record(id), spare.as_deref()) {
         Ok(Some(record)) => record,
         Ok(None) => return answer(answers, &Answer::Taken { id }, None),
         Err(error) => return answer(answers, &failed("the attempt's record cannot be made", error), None),

@@ -472,7 +472,7 @@ impl<'a> Shepherd<'a> {
         let guard = File::options()
             .read(true)
             .write(true)
-            .open(self.setup.state_dir.0.join(crate::run::LOCK_FILE))?;
+            .open(self.setup.state_dir.root.join(crate::run::LOCK_FILE))?;
         if sys::is_locked(&guard)? { Ok(()) } else { self.record.file.sync_all() }
     }
 }

@@ -4,6 +4,7 @@
 //! listed. Where the way to it is closed to the user (a state directory under somebody's home), the interpreter gets it by descriptor.
 
 use crate::spec::AttemptSpec;
+use crate::spool;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,6 +29,11 @@ impl Script {
         let mut file = match open() {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_file(path)?;
+                open()?
+            }
+            // Somebody has tidied up the tmpfs, or a noded that stops has, while this one was launched.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                spool::make(path.parent().unwrap_or(Path::new("/")))?;
                 open()?
             }
             other => other?,

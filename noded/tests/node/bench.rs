@@ -12,7 +12,7 @@ async fn launches_per_second_and_latency() {
     site.config.retain(|line| !line.starts_with("log"));
     site.start().await;
     site.script("true").await;
-    for (count, width) in [(1000, 1000), (1000, 16), (1000, 4)] {
+    for (count, width) in [(1000, 1000), (3000, 64), (1000, 4)] {
         let jobs: Vec<_> = (0..count)
             .map(|_| {
                 let mut job = site.job("true");

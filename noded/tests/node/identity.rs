@@ -86,10 +86,10 @@ async fn a_script_is_its_users_alone_and_has_a_name_and_arguments() {
     job.task = Some(3);
     let id = job.allocation_id;
     assert_eq!(site.ended(job).await.exit_code, Some(0));
-    let name = format!("{}/scripts/job101_3-{id}", site.state().display());
+    let name = format!("{}/job101_3-{id}", site.scripts().display());
     assert!(site.output(id).starts_with(&format!("{name} {name} 2 a b c'd\n400 ")), "{}", site.output(id));
     assert!(site.output(id).ends_with("#!/bin/bash\n"));
-    let meta = std::fs::metadata(site.state().join("scripts")).unwrap();
+    let meta = std::fs::metadata(site.scripts()).unwrap();
     assert_eq!(meta.mode() & 0o777, 0o711);
     site.clean().await;
 }
@@ -97,7 +97,7 @@ async fn a_script_is_its_users_alone_and_has_a_name_and_arguments() {
 #[tokio::test]
 async fn a_script_runs_though_its_user_cannot_walk_to_it() {
     let mut site = Site::new().await;
-    std::fs::set_permissions(site.state(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(site.scripts(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let (id, ended) = site.script("read line < \"$0\"; echo \"$line $1\"; exit 5").await;
     assert_eq!(ended.exit_code, Some(5), "{ended:?} {}", site.output(id));
 }

@@ -163,3 +163,12 @@ async fn a_member_holds_its_share_without_a_process_until_it_is_stopped() {
     assert!(ended.started_age_us.unwrap() >= ended.age_us);
     assert!(!site.path("alice/ran").exists());
 }
+
+#[tokio::test]
+async fn a_folder_of_scripts_that_somebody_removed_is_made_again() {
+    let mut site = Site::new().await;
+    assert_eq!(site.script("exit 3").await.1.exit_code, Some(3));
+    std::fs::remove_dir_all(site.scripts()).unwrap();
+    assert_eq!(site.script("exit 4").await.1.exit_code, Some(4));
+    site.clean().await;
+}

@@ -103,6 +103,11 @@ impl Site {
         self.path("state")
     }
 
+    /// Where scripts lie.
+    pub fn scripts(&self) -> PathBuf {
+        noded::spool::prepare(&self.state()).unwrap()
+    }
+
     /// A file under the state directory as noded sees it.
     pub fn state_inside(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}", self.noded_pid(), self.state().join(name).display()))
@@ -294,9 +299,9 @@ impl Site {
     /// Waits until nothing of any job is left: groups, files, scripts.
     pub async fn clean(&self) {
         self.until("nothing is left of any job", || {
-            let names = |dir: &str| fs::read_dir(self.state().join(dir)).unwrap().count();
-            (self.layout().job_ids().unwrap().is_empty() && names("jobs") == 0 && names("scripts") == 0)
-                .then_some(())
+            let records = noded::attempt::StateDir::at(&self.state()).attempts().unwrap().len();
+            let scripts = fs::read_dir(self.scripts()).unwrap().count();
+            (self.layout().job_ids().unwrap().is_empty() && records + scripts == 0).then_some(())
         })
         .await;
     }
@@ -312,6 +317,7 @@ impl Drop for Site {
             eprintln!("--- noded's log\n{}---", self.log());
         }
         sweep(&self.base);
+        let _ = fs::remove_dir_all(self.scripts());
     }
 }
 
