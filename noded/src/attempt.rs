@@ -5,6 +5,7 @@
 //! jobs/ID.orders   what noded wants of the shepherd: frames, appended by noded only
 //! jobs/spare-ID    an empty record, for the next attempt
 //! scripts/jobJOB-ID  the script, readable by its user alone, gone with the attempt; on a tmpfs where there is one: see `spool`
+//! launcher.lock    locked by the launcher while it lives: there is one at a time
 //! events           a FIFO: a shepherd writes its allocation's id when its record has grown
 //! ```
 //!
@@ -81,6 +82,11 @@ impl StateDir {
     /// Its script. The job's name for people comes first, since this is the script's `$0`.
     pub fn script(&self, id: i64, job: &str) -> PathBuf {
         self.scripts.join(format!("job{job}-{id}"))
+    }
+
+    /// The file whose lock is the launcher's life.
+    pub fn launcher_lock(&self) -> PathBuf {
+        self.root.join("launcher.lock")
     }
 
     /// The shepherds' FIFO.
@@ -302,8 +308,9 @@ pub fn claim(path: &Path, spare: Option<&Path>) -> io::Result<Option<File>> {
         && sys::try_lock(&file)?
     {
         file.set_len(0)?;
-        fs::rename(spare, path)?;
-        return Ok(Some(file));
+        if sys::rename_new(spare, path).is_ok() {
+            return Ok(Some(file));
+        }
     }
     use std::os::unix::fs::OpenOptionsExt;
     let mut file =

@@ -19,16 +19,20 @@ use anyhow::{Context, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use proto::session::{Hello, PROTOCOL};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// The file in the state directory whose lock says that a noded runs on it.
 pub const LOCK_FILE: &str = "lock";
+/// How often and in what steps a lock is waited for.
+const LOCK_TRIES: usize = 20;
+const LOCK_WAIT: Duration = Duration::from_millis(25);
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(config: Config) -> anyhow::Result<()> {
@@ -126,7 +130,7 @@ fn prepare_state_dir(path: &Path) -> anyhow::Result<File> {
         .mode(0o600)
         .open(path.join(LOCK_FILE));
     let lock = lock.with_context(|| format!("state_dir {shown}"))?;
-    if !sys::try_lock(&lock)? {
+    if !within_a_moment(|| sys::try_lock(&lock))? {
         bail!("state_dir {shown} is in use by another noded: give each its own");
     }
     let jobs = path.join("jobs");
@@ -135,20 +139,36 @@ fn prepare_state_dir(path: &Path) -> anyhow::Result<File> {
     Ok(lock)
 }
 
+/// A noded that was killed while it forked leaves its locks with a process that is about to execute something, and then gone.
+fn within_a_moment(take: impl Fn() -> io::Result<bool>) -> io::Result<bool> {
+    for _ in 0..LOCK_TRIES {
+        if take()? {
+            return Ok(true);
+        }
+        std::thread::sleep(LOCK_WAIT);
+    }
+    take()
+}
+
 /// Two nodeds of one name with different state directories would each end the other's jobs as strangers.
-fn guard_groups(layout: &Layout, node: &str) -> anyhow::Result<nix::fcntl::Flock<File>> {
+fn guard_groups(layout: &Layout, node: &str) -> anyhow::Result<File> {
     let dir = layout.guard_dir();
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_DIRECTORY)
         .open(&dir)
         .with_context(|| format!("{}", dir.display()))?;
-    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-        nix::errno::Errno::EWOULDBLOCK => anyhow::anyhow!(
+    let taken = within_a_moment(|| match file.try_lock().map_err(io::Error::from) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(e) => Err(e),
+    });
+    if !taken.with_context(|| format!("control group {}", dir.display()))? {
+        bail!(
             "another noded runs here under the name {node:?}: give each a \"node\" name of its own, or a \"cgroup_base\""
-        ),
-        errno => anyhow::anyhow!("control group {}: {}", dir.display(), sys::errno_text(errno as i32)),
-    })
+        );
+    }
+    Ok(file)
 }
 
 /// The FIFO in which shepherds say that their records have grown. Open for writing too, so that it never ends.

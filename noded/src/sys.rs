@@ -4,9 +4,12 @@
 //! Everything here is a thin wrapper; nothing decides anything.
 
 use nix::errno::Errno;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// From the kernel's headers; `libc`'s constant of this name does not fit its own type.
@@ -62,6 +65,34 @@ pub fn is_locked(file: &File) -> io::Result<bool> {
         0 => Ok(i32::from(lock.l_type) != libc::F_UNLCK),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Takes a file's write lock for this process alone, not for what it forks, for as long as it lives; waits for another that has it.
+pub fn lock_for_life(file: File) -> io::Result<()> {
+    let lock = lock_request();
+    loop {
+        // SAFETY: the descriptor is open and the struct outlives the call.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &lock) } == 0 {
+            // Closing any descriptor of the file would give the lock up.
+            std::mem::forget(file);
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            e if e.kind() == io::ErrorKind::Interrupted => {}
+            e => return Err(e),
+        }
+    }
+}
+
+/// Renames, unless something has the new name.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let (from, to) = (name(from)?, name(to)?);
+    // SAFETY: both names are terminated and outlive the call.
+    let result = unsafe {
+        libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A descriptor that names a process for as long as it is open.

@@ -39,6 +39,7 @@ impl Keeper {
             let runs_script = assignment.runs_script;
             self.held.insert(id, Held::new(assignment, boot_id, Stage::Launching));
             if let Some((end_boot, end)) = ended.remove(&id) {
+                tracing::debug!(allocation.id = id, "its end is in the journal");
                 // It was written, its files may not all have gone.
                 if let Err(error) = self.state_dir.forget(id) {
                     tracing::warn!(allocation.id = id, "its files could not be removed: {error}");
@@ -72,16 +73,15 @@ impl Keeper {
     }
 
     /// Ends and removes what is here and in no journal, and scripts of attempts that are over.
-    pub(super) fn sweep(&self) {
-        let mut strangers = self.state_dir.attempts().unwrap_or_default();
-        strangers.extend(self.layout.job_ids().unwrap_or_default());
-        strangers.retain(|id| self.held.get(id).is_none_or(Held::over));
-        strangers.sort_unstable();
-        strangers.dedup();
-        for id in strangers {
-            if !self.held.contains_key(&id) {
-                tracing::warn!(allocation.id = id, "it is in no journal and is ended");
-            }
+    ///
+    /// Nothing of an attempt that the journal knows is touched: a record goes only once its end is written there, or it would be launched again.
+    pub(super) fn sweep(&mut self) {
+        let mut found = self.state_dir.attempts().unwrap_or_default();
+        found.extend(self.layout.job_ids().unwrap_or_default());
+        found.retain(|id| !self.held.contains_key(id));
+        self.strangers = found.into_iter().collect();
+        for id in self.strangers.iter().copied() {
+            tracing::warn!(allocation.id = id, "it is in no journal and is ended");
             let (layout, state_dir) = (self.layout.clone(), self.state_dir.clone());
             tokio::task::spawn_blocking(move || {
                 clear(&layout, &state_dir, id);
@@ -165,6 +165,7 @@ impl Keeper {
             Ok(who) => {
                 held.stage = Stage::Launching;
                 let spec = spec_of(held, who, self.config.as_ref());
+                tracing::debug!(allocation.id = id, "launching");
                 if let Some(launcher) = &self.launcher {
                     launcher.launch(&spec, self.spares.take());
                 }
@@ -227,6 +228,7 @@ impl Keeper {
         if self.held.get(&id).is_none_or(Held::over) {
             return;
         }
+        tracing::debug!(allocation.id = id, held = examined.held, record = ?examined.record, "found");
         match (examined.held, examined.record.claim) {
             (true, Some(claim)) => match open_shepherd(&claim, &self.setup.boot_id) {
                 Some(pidfd) => self.watch(id, pidfd),

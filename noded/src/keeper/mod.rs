@@ -174,6 +174,8 @@ pub struct Keeper {
     commands_waiting: HashMap<String, (Option<u64>, proto::session::CommandAct)>,
     identities: HashMap<Asked, (Instant, Result<Identity, String>)>,
     identities_waiting: HashMap<Asked, BTreeSet<i64>>,
+    /// Found at the start and in no journal: being ended, and not to be launched.
+    strangers: HashSet<i64>,
     wanted: Option<Wanted>,
     observed_generation: u64,
 }
@@ -202,6 +204,7 @@ impl Keeper {
             commands_waiting: HashMap::new(),
             identities: HashMap::new(),
             identities_waiting: HashMap::new(),
+            strangers: HashSet::new(),
             wanted: None,
             observed_generation: 0,
         };

@@ -100,6 +100,7 @@ impl Keeper {
             let end = End::without_run(cause, message);
             return self.outbox.push(Fact { id, what: What::Ended { end, earlier_boot: false } });
         }
+        tracing::debug!(allocation.id = id, job.id = assignment.job_id, "assigned");
         let boot_id = self.setup.boot_id.clone();
         let accepted =
             Accepted { boot_id: boot_id.clone(), at_us: boottime_us(), assignment: assignment.clone() };
@@ -111,6 +112,12 @@ impl Keeper {
         let refused = |message: String| Err((EndCause::Refused, message));
         if self.recent_set.contains(&assignment.allocation_id) {
             return refused("it has ended on this node before".to_owned());
+        }
+        if self.strangers.contains(&assignment.allocation_id) {
+            return Err((
+                EndCause::Lost,
+                "it was found here without a record in the journal, and ended".to_owned(),
+            ));
         }
         let known = |uuid: &String| self.config.inventory.gpus.iter().any(|gpu| gpu.uuid == *uuid);
         if let Some(uuid) = assignment.gpus.iter().find(|uuid| !known(uuid)) {
@@ -170,6 +177,7 @@ impl Keeper {
                 journalled.push(id);
             }
             self.remember_recent(id);
+            tracing::debug!(allocation.id = id, "its end is acknowledged");
         }
         if !journalled.is_empty() {
             self.journal.forget(journalled);

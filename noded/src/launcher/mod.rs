@@ -2,8 +2,9 @@
 //!
 //! noded itself has threads and a large heap, so it may not fork without exec; an exec for each attempt costs more than a fork of this
 //! process, which is single-threaded and has touched next to nothing. noded starts it once (again if it dies) and writes it one message for each
-//! attempt. It takes the attempt's lock, forks, and answers with the shepherd's pidfd. It ends when noded does; its
-//! shepherds do not.
+//! attempt. It takes the attempt's lock, forks, and answers with the shepherd's pidfd. It ends when noded does, having carried out what it was asked;
+//! its shepherds do not end. There is one launcher at a time on a state directory: the next one waits for its end before it says that it is ready, and
+//! noded looks at no attempt before that, or one could be launched by the old and, ended and forgotten, again by the new.
 //!
 //! `process` is that process; this file is the message format and `client`, noded's side.
 

@@ -15,7 +15,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// How far the kernel's OOM killer should keep off the launcher and the shepherds, if it may be told so.
@@ -43,6 +45,9 @@ fn serve() -> anyhow::Result<()> {
     };
     let Some(setup) = read_request(&mut requests)? else { return Ok(()) };
     let setup: LauncherSetup = serde_json::from_slice(&setup)?;
+    // An earlier noded that was killed may have left a launcher with requests that it has not carried out yet. What that one has begun is to be
+    // found by looking; what it may still begin is not.
+    sys::lock_for_life(lock_file(&setup.state_dir.launcher_lock())?)?;
     setup.layout.enter_shepherds()?;
     // Without CAP_SYS_RESOURCE it cannot be lowered; the shepherds are then as likely a victim as any small process.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
@@ -59,6 +64,10 @@ fn serve() -> anyhow::Result<()> {
             launch(&setup, &Request::read(&request)?, &answers, &events)?;
         }
     }
+}
+
+fn lock_file(path: &Path) -> std::io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// Nothing that noded's own parent left open may reach a job; and what is ours closes when a script is executed.

@@ -318,6 +318,7 @@ impl<'a> Shepherd<'a> {
 
     fn end(&mut self, cause: EndCause, grace_s: u32, banner: &str) {
         self.ending = Some(Ending { cause, kill_at_us: boottime_us() + u64::from(grace_s) * 1_000_000 });
+        self.catch_up();
         if self.started_us.is_none() {
             // Nothing of the job's own runs yet that could use a grace.
             return self.kill();
@@ -372,6 +373,15 @@ impl<'a> Shepherd<'a> {
             }
             // Killed on its way.
             ChildReport::Nothing => {}
+        }
+    }
+
+    /// Takes what the child has said by now: an order may come before the word that the script runs was read.
+    fn catch_up(&mut self) {
+        while let Some(reports) = &self.reports
+            && matches!(sys::wait_readable([reports.as_fd()], Some(Duration::ZERO)), Ok([true]))
+        {
+            self.read_reports();
         }
     }
 

@@ -93,6 +93,39 @@ async fn the_launcher_killed_at_random_moments_of_200_launches_loses_and_repeats
     all_counted(&site, &ids).await;
 }
 
+#[tokio::test]
+async fn a_noded_waits_for_the_launcher_of_one_that_was_killed() {
+    let mut site = Site::new().await;
+    let first = counted(&mut site);
+    let mut ids = vec![first.allocation_id];
+    site.ended(first).await;
+    let launcher = site.launcher();
+    kill(launcher, libc::SIGSTOP);
+    let jobs: Vec<Assignment> = (0..5).map(|_| counted(&mut site)).collect();
+    ids.extend(jobs.iter().map(|job| job.allocation_id));
+    let last = format!("\"allocation_id\":{},", ids[5]);
+    site.ctld.run(jobs);
+    let journal = site.state().join("journal");
+    site.until("all are accepted", || {
+        String::from_utf8_lossy(&std::fs::read(&journal).unwrap()).contains(&last).then_some(())
+    })
+    .await;
+    // They now lie in a socket that only the stopped launcher reads.
+    site.kill_noded();
+    let before = site.ctld.book(|b| b.hellos.len());
+    site.spawn();
+    let lock = std::fs::metadata(site.state().join("launcher.lock")).unwrap();
+    let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&lock));
+    site.until("the new launcher waits for the old one", || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains(" -> ") && line.contains(&inode)).then_some(())
+    })
+    .await;
+    assert_eq!(site.ctld.book(|b| b.hellos.len()), before);
+    kill(launcher, libc::SIGCONT);
+    all_counted(&site, &ids).await;
+}
+
 fn has_child(parent: i32, pids: &[i32]) -> bool {
     pids.iter().any(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -310,4 +343,16 @@ async fn what_is_in_no_journal_is_ended() {
     assert_eq!(ended.cause, EndCause::Lost, "{ended:?}");
     assert_ne!(site.ctld.book(|b| b.hellos[1].journal_id.clone()), journal_id);
     site.clean().await;
+    // Nor is it launched for a controller that has not heard of its start.
+    let job = site.job("echo ran >> ran; sleep 3000");
+    let id = job.allocation_id;
+    site.ctld.run(vec![job]);
+    site.file(&site.path("alice/ran")).await;
+    site.kill_noded();
+    std::fs::remove_file(site.state().join("journal")).unwrap();
+    site.ctld.book(|b| b.started.clear());
+    site.start().await;
+    assert_eq!(site.ctld.ended(id).await.cause, EndCause::Lost);
+    site.clean().await;
+    assert_eq!(std::fs::read_to_string(site.path("alice/ran")).unwrap(), "ran\n");
 }

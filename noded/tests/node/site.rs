@@ -167,11 +167,8 @@ impl Site {
 
     /// Starts noded and waits for its session.
     pub async fn start(&mut self) {
-        assert!(self.noded.is_none());
         let before = self.ctld.book(|b| b.hellos.len());
-        let log = fs::File::options().append(true).create(true).open(self.path("noded.log")).unwrap();
-        let child = self.command().stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        self.noded = Some(child);
+        self.spawn();
         let wait = self.ctld.until("noded opens a session", |b| (b.hellos.len() > before).then_some(()));
         tokio::select! {
             () = wait => {}
@@ -179,6 +176,14 @@ impl Site {
                 while self.noded_pid_alive() { tokio::time::sleep(Duration::from_millis(50)).await; }
             } => panic!("noded ended: {}", self.log()),
         }
+    }
+
+    /// Starts noded.
+    pub fn spawn(&mut self) {
+        assert!(self.noded.is_none());
+        let log = fs::File::options().append(true).create(true).open(self.path("noded.log")).unwrap();
+        let child = self.command().stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        self.noded = Some(child);
     }
 
     fn noded_pid_alive(&self) -> bool {
