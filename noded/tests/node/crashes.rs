@@ -288,10 +288,14 @@ async fn after_a_reboot_ends_are_told_and_the_rest_is_rebooted() {
     site.ctld.ended(done_id).await;
     site.ctld.started(running_id).await;
     site.kill_noded();
+    let layout = site.layout();
     kill(site.shepherd(running_id), libc::SIGKILL);
     for pid in site.processes(running_id) {
         kill(pid, libc::SIGKILL);
     }
+    // As a machine that goes down takes the groups with it.
+    let group = noded::cgroup::JobGroup::new(&layout, running_id);
+    site.until("its group can be removed", || group.remove().unwrap().then_some(())).await;
     site.ctld.book(|b| {
         b.deaf = false;
         b.ended.clear();

@@ -30,12 +30,15 @@ async fn exit_statuses_and_signals_are_two_things() {
 }
 
 #[tokio::test]
-async fn a_killed_child_is_out_of_memory_though_the_script_exits_0() {
+async fn a_killed_child_is_out_of_memory_whatever_the_script_exits_with() {
     let mut site = Site::new().await;
-    let mut job = site.job("bash -c 'x=$(head -c 300000000 /dev/zero | tr \"\\0\" x)'; exit 0");
+    let mut job = site.job("bash -c 'echo 1000 > /proc/self/oom_score_adj; x=$(head -c 300000000 /dev/zero | tr \"\\0\" x)'; exit 0");
     job.mem_mib = 48;
     let ended = site.ended(job).await;
-    assert_eq!((ended.cause, ended.exit_code), (EndCause::OutOfMemory, Some(0)), "{ended:?}");
+    assert_eq!(ended.cause, EndCause::OutOfMemory, "{ended:?}");
+    // On a busy machine the kernel may take the script's own shell as well.
+    let own = (ended.exit_code, ended.signal);
+    assert!(own == (Some(0), None) || (ended.usage.oom_kills > 1 && own == (None, Some(9))), "{ended:?}");
     assert!(ended.usage.oom_kills >= 1);
     assert!(ended.usage.mem_peak_bytes.unwrap() > 40 << 20);
     assert!(ended.message.unwrap().contains("the job reached its 48 MiB"));
