@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 const BATCH_MAX: usize = 256;
 /// Reports waiting to be recorded; a session that finds the queue full waits, and its node with it.
 const QUEUE_MAX: usize = 1024;
-/// Between two transactions of a busy controller: what a job's end may wait at most so that others share its commit.
-const GAP: Duration = Duration::from_millis(5);
+/// What a job's start or end may wait at most so that others share its commit.
+const GAP_MAX: Duration = Duration::from_millis(30);
 /// How long to wait before a batch that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -57,7 +57,7 @@ impl Facts {
 }
 
 async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, metrics: Arc<Metrics>) {
-    let mut pace = Pace::new(GAP);
+    let mut pace = Pace::new(GAP_MAX);
     loop {
         pace.wait().await;
         let batch = batch(&mut items, BATCH_MAX).await;
@@ -84,7 +84,7 @@ async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, 
             }
         };
         metrics.batch("facts", batch.iter().map(|i| i.facts.len()).sum(), begun.elapsed());
-        pace.ended();
+        pace.ended(begun);
         announce(&wakes, &recorded);
         for item in batch {
             let superseded = item

@@ -21,28 +21,41 @@ async fn batch<T>(queue: &mut mpsc::Receiver<T>, max: usize) -> Vec<T> {
     items
 }
 
-/// Keeps a busy loop from making a transaction of every single item: a batch that would begin less than `gap` after the last one
-/// ended waits for the rest of it. After a pause it begins at once.
+/// Keeps a busy loop from making a transaction of every single item: the next batch begins no sooner after the last one than
+/// a few times what that one took, so that the busier the machine, the more share a commit. After a pause it begins at once.
 pub(crate) struct Pace {
-    gap: Duration,
-    ended: Option<Instant>,
+    gap_max: Duration,
+    last: Option<Last>,
+}
+
+struct Last {
+    ended: Instant,
+    took: Duration,
 }
 
 impl Pace {
-    /// A pace with this gap between batches.
-    pub(crate) fn new(gap: Duration) -> Pace {
-        Pace { gap, ended: None }
+    /// How many times the last batch's duration lies between it and the next.
+    const RESTS: u32 = 3;
+
+    /// A pace that never waits longer than `gap_max`.
+    pub(crate) fn new(gap_max: Duration) -> Pace {
+        Pace { gap_max, last: None }
     }
 
     /// Waits for what is left of the gap.
     pub(crate) async fn wait(&self) {
-        if let Some(left) = self.ended.and_then(|ended| self.gap.checked_sub(ended.elapsed())) {
+        let left = self
+            .last
+            .as_ref()
+            .and_then(|last| (last.took * Self::RESTS).min(self.gap_max).checked_sub(last.ended.elapsed()));
+        if let Some(left) = left {
             tokio::time::sleep(left).await;
         }
     }
 
-    /// A batch has ended.
-    pub(crate) fn ended(&mut self) {
-        self.ended = Some(Instant::now());
+    /// A batch that began then has ended.
+    pub(crate) fn ended(&mut self, begun: Instant) {
+        let ended = Instant::now();
+        self.last = Some(Last { ended, took: ended - begun });
     }
 }

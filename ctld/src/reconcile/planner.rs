@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// Jobs read from the queue at a time: few at first, since often few fit, then more and more.
 const PAGE_FIRST: i64 = 64;
 const PAGE_MAX: i64 = 2048;
-/// Between two passes of a busy controller, so that one transaction places what several ends set free.
-const GAP: Duration = Duration::from_millis(8);
+/// The most a busy controller waits between two passes, so that one transaction places what many ends set free.
+const GAP_MAX: Duration = Duration::from_millis(50);
 /// How often the reasons of waiting jobs are written: one that waits shorter never costs a write for it.
 const REASONS_EVERY: Duration = Duration::from_secs(1);
 /// The most tasks placed in one transaction.
@@ -35,10 +35,11 @@ const PASS_EVERY: Duration = Duration::from_secs(10);
 pub async fn run(app: App) {
     let stopping = app.stopping.clone();
     let mut planner = PoolPlanner::new(app);
-    let mut pace = Pace::new(GAP);
+    let mut pace = Pace::new(GAP_MAX);
     loop {
+        let begun = Instant::now();
         let turn = planner.turn().await;
-        pace.ended();
+        pace.ended(begun);
         if let Err(error) = turn {
             tracing::warn!(error = &error as &dyn std::error::Error, "planning failed; trying again");
             tokio::time::sleep(RETRY_AFTER).await;

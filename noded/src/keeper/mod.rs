@@ -34,8 +34,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// The most inputs taken before a report is sent.
 const INPUTS_MAX: usize = 1024;
-/// How long facts wait for company while a report is on its way.
-const GATHER: Duration = Duration::from_millis(2);
+/// How long facts wait for company while a report is on its way; its acknowledgement sends them at once.
+const GATHER: Duration = Duration::from_millis(20);
 /// How long an answer of the user database is believed, and a refusal by it.
 const IDENTITY_LIFE: Duration = Duration::from_secs(10);
 const REFUSAL_LIFE: Duration = Duration::from_secs(1);
