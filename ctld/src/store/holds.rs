@@ -26,8 +26,8 @@ pub async fn drain(db: &PgPool, node: &str, owner: &str, reason: &str) -> Result
     let mut tx = db.begin().await?;
     let node_id = lock(&mut tx, node).await?;
     let opened = sqlx::query!(
-        r#"INSERT INTO holds (node_id, kind, owner, reason, opened_at)
-           SELECT $1, 'drain', $2, $3, compute_now()
+        r#"INSERT INTO holds (node_id, kind, owner, author, reason, opened_at, during)
+           SELECT $1, 'drain', $2, $2, $3, compute_now(), tstzrange(compute_now(), NULL)
            WHERE NOT EXISTS (SELECT FROM holds
                WHERE node_id = $1 AND gpu_id IS NULL AND kind = 'drain' AND owner = $2 AND closed_at IS NULL)"#,
         node_id,

@@ -63,9 +63,9 @@ pub async fn commit(db: &PgPool, batch: &[Prepared]) -> Result<Vec<Result<Submit
     firsts.sort_by_cached_key(|&i| key_of(i));
 
     // 2. Insert what is new, look up what is not.
-    let mut stored: HashMap<usize, (i64, Vec<u8>, bool)> = HashMap::new();
+    let mut stored: HashMap<usize, (Option<i64>, Vec<u8>, bool)> = HashMap::new();
     for (i, job_id) in insert(db, batch, &bodies, &hashes, &firsts).await? {
-        stored.insert(i, (job_id, hashes[i].clone(), false));
+        stored.insert(i, (Some(job_id), hashes[i].clone(), false));
     }
     let seen: Vec<usize> = firsts.iter().copied().filter(|i| !stored.contains_key(i)).collect();
     if !seen.is_empty() {
@@ -80,16 +80,16 @@ pub async fn commit(db: &PgPool, batch: &[Prepared]) -> Result<Vec<Result<Submit
         .map(|i| {
             let first = first_of[&key_of(i)];
             let (job_id, hash, replayed) = &stored[&first];
-            if *hash == hashes[i] {
-                Ok(Submitted { id: *job_id, replayed: *replayed || first != i })
-            } else {
-                let key = &batch[i].submission.idempotency_key;
-                Err(ApiError::new(
-                    ErrorCode::Conflict,
-                    format!("idempotency key \"{key}\" names job {job_id}, which was submitted with another content"),
-                )
+            let key = &batch[i].submission.idempotency_key;
+            let other = match job_id {
+                Some(id) if *hash == hashes[i] => {
+                    return Ok(Submitted { id: *id, replayed: *replayed || first != i });
+                }
+                Some(id) => format!("names job {id}, which was submitted with another content"),
+                None => "names another operation, which was no submission".to_owned(),
+            };
+            Err(ApiError::new(ErrorCode::Conflict, format!("idempotency key \"{key}\" {other}"))
                 .hint("use another key for another job"))
-            }
         })
         .collect())
 }
@@ -221,8 +221,8 @@ async fn insert(
     Ok(rows.into_iter().map(|row| (row.ord as usize, row.job_id)).collect())
 }
 
-/// The jobs that these keys name. Every key must exist: an insert has just met it.
-async fn look_up(db: &PgPool, keys: &[Key]) -> Result<Vec<(i64, Vec<u8>)>, StoreError> {
+/// What these keys name: a job, or `None` for another operation. Every key must exist: an insert has just met it.
+async fn look_up(db: &PgPool, keys: &[Key]) -> Result<Vec<(Option<i64>, Vec<u8>)>, StoreError> {
     let tenants: Vec<i32> = keys.iter().map(|k| k.0).collect();
     let identities: Vec<String> = keys.iter().map(|k| k.1.clone()).collect();
     let names: Vec<String> = keys.iter().map(|k| k.2.clone()).collect();

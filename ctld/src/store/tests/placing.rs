@@ -124,7 +124,7 @@ async fn the_book_refuses_any_second_claim_on_a_part_of_a_gpu(db: PgPool) {
     place(&db).await;
     let error = sqlx::query(
         "INSERT INTO device_bookings (gpu_id, span, during, allocation_id, atom, kind)
-         SELECT gpu_id, int4range(2, 3), tstzrange(compute_now() + interval '1 minute', NULL), allocation_id, 'slot', 'allocation'
+         SELECT gpu_id, int4range(2, 3), tstzrange(compute_now() + interval '1 minute', NULL), allocation_id, 'slot:2/8', 'allocation'
          FROM device_bookings",
     )
     .execute(&db)

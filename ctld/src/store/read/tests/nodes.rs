@@ -101,8 +101,9 @@ async fn a_drain_is_done_when_nothing_runs_there(db: PgPool) {
 async fn the_controllers_own_holds_are_not_lifted_by_a_resume(db: PgPool) {
     let world = World::new(db).await;
     sqlx::query(
-        "INSERT INTO holds (node_id, kind, owner, reason, opened_at)
-         SELECT id, 'unreachable', 'controller', 'no session for 40 s', compute_now() FROM nodes WHERE name = 'n1'",
+        "INSERT INTO holds (node_id, kind, owner, author, reason, opened_at, during)
+         SELECT id, 'unreachable', 'controller', 'controller', 'no session for 40 s', compute_now(), tstzrange(compute_now(), NULL)
+         FROM nodes WHERE name = 'n1'",
     )
     .execute(&world.db)
     .await

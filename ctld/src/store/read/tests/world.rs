@@ -174,11 +174,11 @@ impl World {
         .unwrap();
         let book = if live {
             "INSERT INTO device_bookings (gpu_id, span, during, allocation_id, atom, kind)
-             SELECT id, '(,)', tstzrange(compute_now() - interval '1 minute', NULL), $2, 'whole', 'allocation'
+             SELECT id, '(,)', tstzrange(compute_now() - interval '1 minute', NULL), $2, 'gpu', 'allocation'
              FROM gpus WHERE id = ANY ($1)"
         } else {
             "INSERT INTO device_bookings_history (gpu_id, span, during, allocation_id, atom, kind)
-             SELECT id, '(,)', tstzrange(compute_now() - interval '1 minute', compute_now()), $2, 'whole', 'allocation'
+             SELECT id, '(,)', tstzrange(compute_now() - interval '1 minute', compute_now()), $2, 'gpu', 'allocation'
              FROM gpus WHERE id = ANY ($1)"
         };
         sqlx::query(book).bind(&self.gpus[..gpus]).bind(allocation).execute(&self.db).await.unwrap();
