@@ -5,20 +5,26 @@
 //! decides anything; the controller's rules are in `ctld-core`.
 
 pub mod api;
+pub mod atom;
 pub mod datetime;
 pub mod duration;
 pub mod error;
+pub mod gpu_mode;
 pub mod gres;
 pub mod id;
 pub mod index_set;
 pub mod memory;
+pub mod mig_profile;
 pub mod pattern;
 pub mod reason;
 pub mod session;
 pub mod state;
 
+pub use atom::{Atom, GpuAtom, Slot};
 pub use error::{ApiError, ErrorCode};
+pub use gpu_mode::GpuMode;
 pub use id::{JobRef, TaskId};
 pub use index_set::IndexSet;
+pub use mig_profile::ProfileName;
 pub use reason::{Check, Condition, Reason};
 pub use state::State;
