@@ -94,7 +94,9 @@ ALTER TABLE device_bookings
             AND span = int4range(split_part(split_part(atom, ':', 2), '/', 1)::int,
                 split_part(split_part(atom, ':', 2), '/', 1)::int + 1)
         WHEN atom ~ '^mig:[0-9][0-9a-z.+-]*@[0-9]{1,2}$' THEN
-            NOT upper_inf(span) AND lower(span) = split_part(atom, '@', 2)::int
+            -- An instance with the GPU's media engines books those too, beyond every memory slice.
+            NOT upper_inf(span) AND (lower(span) = split_part(atom, '@', 2)::int
+                OR atom LIKE '%+me@%' AND span = int4range(8, 9))
         ELSE false
     END);
 CREATE INDEX device_bookings_by_start ON device_bookings (gpu_id, lower(during));
