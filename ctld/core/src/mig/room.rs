@@ -3,8 +3,8 @@
 //! The rule of [`Room::choose`]: of the legal starts take the one that makes the fewest places impossible, where a place
 //! is a profile at one of its starts and weighs its memory slices times the demand for its profile. Equal starts: the
 //! lowest. With even demand this puts 1g at 6, 4, 5, 0, 1, 2, 3, as NVIDIA's driver does, and 2g, 3g at 4, which keeps
-//! the only place of 4g for as long as possible. Left to the driver a node would choose the same or worse, so the start
-//! is always named.
+//! the only place of 4g for as long as possible. The start is always named to the driver: the book holds it, and what a
+//! driver would choose is known for 1g alone.
 //!
 //! A choice looks at one instance. Where several are known at once [`Room::pack`] finds places for all if there are any:
 //! 1g, 1g, 2g, 3g fit together and not when placed in that order.
