@@ -7,7 +7,7 @@
 
 use crate::gpu_share::GpuShare;
 use crate::mig::layout::legal;
-use crate::mig::{Instance, LayoutError, Model};
+use crate::mig::{Instance, LayoutError, MEDIA_SPAN, Model};
 use crate::span::Span;
 use proto::{Atom, GpuMode, Slot};
 use std::fmt;
@@ -77,9 +77,6 @@ impl Setting {
         }
     }
 }
-
-/// Where the media engines of a GPU in MIG mode are booked: no memory slice has this number, a GPU having 8 at most.
-pub const MEDIA_SPAN: Span = Span::new(Some(8), Some(9)).expect("not empty");
 
 /// What this atom takes of a GPU that is set so, or why such a GPU does not have it.
 pub fn taken(atom: Atom, setting: Setting) -> Result<Taken, Illegal> {

@@ -62,6 +62,8 @@ pub struct Profile {
 /// The most instances with media engines of their own on one GPU, of all profiles together: there is one optical-flow
 /// engine, and each of them has it.
 pub const MEDIA_MAX: u8 = 1;
+/// Where the media engines of a GPU are booked: no memory slice has this number, a GPU having 8 at most.
+pub const MEDIA_SPAN: Span = Span::new(Some(8), Some(9)).expect("not empty");
 
 /// Every model, in the table's order.
 pub fn models() -> impl Iterator<Item = &'static Model> {

@@ -3,14 +3,14 @@
 //! The rule of [`Room::choose`]: of the legal starts take the one that makes the fewest places impossible, where a place
 //! is a profile at one of its starts and weighs its memory slices times the demand for its profile. Equal starts: the
 //! lowest. With even demand this puts 1g at 6, 4, 5, 0, 1, 2, 3, as NVIDIA's driver does, and 2g, 3g at 4, which keeps
-//! the only place of 4g for as long as possible. Left to the driver a node would choose the same or worse, so the start
-//! is always named.
+//! the only place of 4g for as long as possible. The start is always named to the driver: the book holds it, and what a
+//! driver would choose is known for 1g alone.
 //!
 //! A choice looks at one instance. Where several are known at once [`Room::pack`] finds places for all if there are any:
 //! 1g, 1g, 2g, 3g fit together and not when placed in that order.
 
 use super::layout::{self, Instance, LayoutError};
-use super::{MEDIA_MAX, Model, Profile};
+use super::{MEDIA_MAX, MEDIA_SPAN, Model, Profile};
 use crate::span::Span;
 
 /// What is left of a GPU in MIG mode.
@@ -39,16 +39,13 @@ impl Room {
         instances.iter().try_fold(Room::empty(model), place)
     }
 
-    /// The same room without these spans, whatever they are: what is booked for later, or under a hold.
+    /// The same room without what these spans cover, whatever they are: what the book holds of the GPU, those of media
+    /// engines ([`MEDIA_SPAN`]) among them, or what a hold keeps.
     pub fn without(self, spans: &[Span]) -> Room {
         let taken = |slice: u8| spans.iter().any(|span| span.contains_integer(slice.into()));
         let bits: u8 = (0..self.model.memory_slices).filter(|slice| taken(*slice)).map(|s| 1u8 << s).sum();
-        Room { free: self.free & !bits, ..self }
-    }
-
-    /// The same room with no place for another instance with media engines.
-    pub fn without_media(self) -> Room {
-        Room { media_left: 0, ..self }
+        let media = spans.iter().any(|span| span.overlaps(MEDIA_SPAN));
+        Room { free: self.free & !bits, media_left: if media { 0 } else { self.media_left }, ..self }
     }
 
     /// The model.

@@ -320,6 +320,41 @@ mod layouts {
         );
     }
 
+    /// No model of the table gets as far as these two rules, so one is made up that does.
+    #[test]
+    fn too_many_of_a_profile_and_too_many_compute_slices_are_refused() {
+        const fn of_one_slice(name: ProfileName, count_max: u8) -> Profile {
+            Profile {
+                name,
+                memory_slices: 1,
+                starts: &[0, 1, 2, 3],
+                count_max,
+                mem_mib: 1,
+                mem_seen: true,
+                sms: None,
+            }
+        }
+        static PROFILES: [Profile; 2] =
+            [of_one_slice(ProfileName::plain(1, 1), 2), of_one_slice(ProfileName::plain(2, 1), 4)];
+        static MADE_UP: Model = Model {
+            name: "made-up",
+            memory_gb: 4,
+            compute_slices: 3,
+            memory_slices: 4,
+            mem_mib: 4,
+            profiles: &PROFILES,
+        };
+        let check = |names: &[&str]| {
+            let layout: Vec<Instance> = names.iter().zip(0..).map(|(name, start)| at(name, start)).collect();
+            layout::check(&MADE_UP, &layout)
+        };
+        assert_eq!(check(&["1g.1gb", "1g.1gb"]), Ok(()));
+        let profile = ProfileName::plain(1, 1);
+        assert_eq!(check(&["1g.1gb"; 3]), Err(LayoutError::Count { profile, asked: 3, max: 2 }));
+        assert_eq!(check(&["1g.1gb", "2g.1gb"]), Ok(()));
+        assert_eq!(check(&["2g.1gb", "2g.1gb"]), Err(LayoutError::Compute { asked: 4, max: 3 }));
+    }
+
     /// Every subset of places is tried; the ones that are legal and cannot grow must be the ones enumerated.
     #[test]
     fn the_maximal_layouts_of_an_a30_are_all_and_only_those() {
@@ -452,7 +487,7 @@ mod rooms {
         assert_eq!(more(&[]), [7, 1, 4, 3, 2, 1, 1]);
         assert_eq!(more(&[at("1g.10gb+me", 6)]), [6, 0, 3, 3, 1, 1, 0]);
         assert_eq!(more(&[at("3g.40gb", 4), at("1g.10gb", 1)]), [3, 1, 1, 1, 0, 0, 0]);
-        let booked = Room::empty(m).without(&[Span::sized(0, 1).unwrap()]).without_media();
+        let booked = Room::empty(m).without(&[Span::sized(0, 1).unwrap(), MEDIA_SPAN]);
         assert_eq!(m.profiles.iter().map(|p| booked.fits_more(p)).collect::<Vec<_>>(), [6, 0, 3, 2, 1, 0, 0]);
         assert_eq!(Room::empty(m).without(&[Span::ALL]).slices_free(), 0);
     }
@@ -484,6 +519,17 @@ mod rooms {
     }
 
     proptest! {
+        /// What the book holds of a GPU says as much of its room as the instances themselves.
+        #[test]
+        fn spans_leave_the_room_that_their_instances_leave((m, layout) in any_layout()) {
+            let spans = |i: &Instance| {
+                let profile = m.profile(i.profile).unwrap();
+                [Some(profile.span_at(i.start)), profile.media().then_some(MEDIA_SPAN)]
+            };
+            let spans: Vec<Span> = layout.iter().flat_map(spans).flatten().collect();
+            prop_assert_eq!(Room::empty(m).without(&spans), Room::beside(m, &layout).unwrap());
+        }
+
         #[test]
         fn a_room_offers_exactly_what_the_layout_rules_allow((m, layout) in any_layout()) {
             let room = Room::beside(m, &layout).unwrap();
