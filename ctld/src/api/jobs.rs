@@ -49,5 +49,5 @@ pub(super) async fn why(
     _: Params<NoParams>,
     Job(job): Job,
 ) -> Result<Response, Failure> {
-    reply::job_list(snapshot::why(&app.db, &job).await?).await
+    reply::job_list(snapshot::why(&app.db, &job, app.config.grace_s()).await?).await
 }
