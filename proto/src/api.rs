@@ -8,6 +8,7 @@
 //! | `POST /v1/jobs` | [`Submission`] → 201 [`Submitted`] |
 //! | `POST /v1/jobs/batch` | [`SubmissionBatch`] → [`SubmittedBatch`] |
 //! | `GET /v1/jobs?…` | [`JobQuery`] → [`JobList`] |
+//! | `GET /v1/jobs/brief?…` | [`JobQuery`] → [`BriefList`]: what a line of a list shows, for long lists |
 //! | `GET /v1/jobs/{id}` | `12` or `12_3`, with `detail`; all its tasks for an array → [`JobList`] |
 //! | `GET /v1/jobs/{id}/why` | → [`JobList`] with reasons worked out now |
 //! | `GET /v1/jobs/{id}/wait?timeout_s=` | answers when the job (every task) ended, or at the timeout → [`JobList`] |

@@ -1,6 +1,6 @@
 //! Looking at jobs: the question, and the entries of the answer.
 
-use crate::{Condition, IndexSet, State};
+use crate::{Condition, IndexSet, Reason, State};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -115,6 +115,69 @@ pub struct Job {
     /// More, where one job is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<JobDetail>>,
+}
+
+/// Jobs, a line's worth of each: the entries of [`JobList`] in the same order, and a quarter of its bytes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct BriefList {
+    /// The entries, pending ones in the order they would be tried.
+    pub jobs: Vec<BriefJob>,
+    /// Whether `limit` cut the list.
+    #[serde(default)]
+    pub truncated: bool,
+}
+
+/// What one line about an entry shows; each field means what it does in [`Job`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BriefJob {
+    /// The job's id, a 64-bit integer.
+    pub id: i64,
+    /// The array index; absent for a job that is no array and for an array's pending rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// As people write it: `12`, `12_3`, `12_[4-9%2]`.
+    pub display_id: String,
+    /// Its name.
+    pub name: String,
+    /// Who submitted it.
+    pub user: String,
+    /// Where it may run.
+    pub pool: String,
+    /// Its state.
+    pub state: State,
+    /// Why it waits, or why it ended as it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// The nodes it runs or ran on; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// How many nodes it asks for.
+    pub node_count: u32,
+    /// Seconds it ran (so far); absent if it never ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_s: Option<u64>,
+    /// Its time limit in seconds; absent is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_s: Option<u64>,
+}
+
+impl From<Job> for BriefJob {
+    fn from(job: Job) -> BriefJob {
+        BriefJob {
+            id: job.id,
+            task: job.task,
+            display_id: job.display_id,
+            name: job.name,
+            user: job.user,
+            pool: job.pool,
+            state: job.state,
+            reason: job.reasons.first().map(|why| why.reason),
+            nodes: job.nodes,
+            node_count: job.node_count,
+            run_s: job.run_s,
+            time_limit_s: job.time_limit_s,
+        }
+    }
 }
 
 /// An array as a whole.

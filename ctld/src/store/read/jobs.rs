@@ -46,14 +46,40 @@ pub async fn job(db: &PgPool, job: &JobRef, viewer: &Caller) -> Result<JobList, 
 }
 
 async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
+    let (names, pools) = look_up(db, filter).await?;
+    entries(db, filter, &names, pools.as_deref(), Waiting::Listed).await
+}
+
+/// Whether the jobs that are no arrays and wait are among the entries, or read by who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    Listed,
+    Apart,
+}
+
+/// The names that rows and filter need, and the pools wanted. A pool or node that does not exist is refused.
+pub(super) async fn look_up(
+    db: &mut PgConnection,
+    filter: &Filter,
+) -> Result<(Names, Option<Vec<i32>>), StoreError> {
     let names = names(db).await?;
     let pools = pool_ids(&names, filter)?;
     refuse_unknown_nodes(db, filter).await?;
-    let pools = pools.as_deref();
+    Ok((names, pools))
+}
+
+/// The entries of a list, in its order.
+pub(super) async fn entries(
+    db: &mut PgConnection,
+    filter: &Filter,
+    names: &Names,
+    pools: Option<&[i32]>,
+    waiting: Waiting,
+) -> Result<JobList, StoreError> {
     let mut rows = match &filter.ids {
         Some(_) => by_id(db, filter, pools).await?,
         None => {
-            let mut rows = live(db, filter, pools).await?;
+            let mut rows = live(db, filter, pools, waiting).await?;
             if filter.wants_any(State::terminal) {
                 rows.extend(ended(db, filter, pools).await?);
             }
@@ -87,12 +113,7 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
         let only = only(row.id);
         let attempts = attempts.remove(&row.id).unwrap_or_default();
         let listed = jobs.len();
-        add_entries(
-            &mut jobs,
-            row,
-            Known { names: &names, attempts, earlier: &earlier, only, room },
-            wanted,
-        )?;
+        add_entries(&mut jobs, row, Known { names, attempts, earlier: &earlier, only, room }, wanted)?;
         if filter.tasks {
             let waiting = jobs[listed..].iter().filter(|job: &&Job| job.state == State::Pending);
             room = room.saturating_sub(waiting.count());
@@ -105,12 +126,15 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
 }
 
 /// One more than wanted tells that there is more.
-fn row_limit(filter: &Filter) -> i64 {
+pub(super) fn row_limit(filter: &Filter) -> i64 {
     i64::try_from(filter.limit).unwrap_or(i64::MAX).saturating_add(1)
 }
 
+/// A place in a list.
+pub(super) type Place = (u8, Reverse<i64>, i64, Option<u32>);
+
 /// Running by id, waiting by priority, ended by age.
-fn order(job: &Job) -> (u8, Reverse<i64>, i64, Option<u32>) {
+pub(super) fn order(job: &Job) -> Place {
     let (group, major) = match job.state {
         State::Pending => (1, job.priority),
         state if state.terminal() => (2, job.id),
@@ -188,7 +212,9 @@ async fn live(
     db: &mut PgConnection,
     filter: &Filter,
     pools: Option<&[i32]>,
+    waiting: Waiting,
 ) -> Result<Vec<JobRow>, StoreError> {
+    let apart = waiting == Waiting::Apart;
     let pending = filter.nodes.is_none() && filter.wants(State::Pending);
     let active: Vec<String> =
         filter.states.iter().filter(|state| state.active()).map(|state| state.name().to_owned()).collect();
@@ -202,6 +228,7 @@ async fn live(
                            OR j.active > 0 AND ($2 OR EXISTS (SELECT FROM attempts a
                                WHERE a.job_id = j.id AND a.ended_at IS NULL AND a.state = ANY ($3::text[])))
                            OR $4 AND j.is_array)
+                       AND NOT ($11 AND j.state = 'pending' AND NOT j.is_array)
                        AND ($5::text[] IS NULL OR j.user_name = ANY ($5)) AND ($6::text[] IS NULL OR j.name = ANY ($6))
                        AND ($7::int[] IS NULL OR j.pool_id = ANY ($7)) AND ($8::text[] IS NULL OR j.account = ANY ($8))
                        AND ($9::text[] IS NULL OR EXISTS (
@@ -218,6 +245,7 @@ async fn live(
                 filter.accounts.as_deref(),
                 filter.nodes.as_deref(),
                 row_limit(filter),
+                apart,
             )
         };
     }
