@@ -1,15 +1,15 @@
 //! A line's worth of each job.
 //!
-//! The bulk of a long queue is jobs that are no arrays and wait. They are read by a narrow statement of their own, without the
-//! columns that no line shows; everything else goes the way of the full list and is cut down.
+//! The bulk of a long queue is jobs that are no arrays and wait. One narrow statement reads those, without the columns that no line
+//! shows, and finds the others, which go the way of the full list and are cut down.
 
 use super::entry::{Names, not_before};
 use super::filter::{Filter, LIMIT_MAX};
-use super::jobs::{Place, Waiting, entries, look_up, order, row_limit};
+use super::jobs::{Place, ended, entries, list, look_up, order, row_limit, whole};
 use super::snapshot;
 use crate::store::{StoreError, row_error};
 use chrono::{DateTime, Utc};
-use proto::api::{BriefJob, BriefList, JobQuery};
+use proto::api::{BriefJob, BriefList, JobList, JobQuery};
 use proto::{Reason, State};
 
 use sqlx::{PgConnection, PgPool};
@@ -18,19 +18,39 @@ use std::cmp::Reverse;
 /// The jobs a query asks for, in brief.
 pub async fn brief(db: &PgPool, query: &JobQuery) -> Result<BriefList, StoreError> {
     let filter = Filter::read(query)?;
-    // By id there are few; single tasks and nodes are what the full list knows about.
-    let apart =
-        filter.ids.is_none() && filter.nodes.is_none() && !filter.tasks && filter.wants(State::Pending);
     let mut look = snapshot(db).await?;
-    let (names, pools) = look_up(&mut look, &filter).await?;
-    let pools = pools.as_deref();
-    let mut placed = Vec::new();
-    if apart {
-        placed = waiting(&mut look, &filter, &names, pools).await?;
-    }
-    let rest = if apart { Waiting::Apart } else { Waiting::Listed };
-    let rest = entries(&mut look, &filter, &names, pools, rest).await?;
+    // By id there are few jobs; nodes and single tasks are what the full list knows about.
+    let list =
+        match filter.ids.is_some() || filter.nodes.is_some() || filter.tasks || !filter.wants(State::Pending)
+        {
+            true => cut(list(&mut look, &filter).await?),
+            false => queue(&mut look, &filter).await?,
+        };
     look.commit().await?;
+    Ok(list)
+}
+
+fn cut(list: JobList) -> BriefList {
+    BriefList { jobs: list.jobs.into_iter().map(BriefJob::from).collect(), truncated: list.truncated }
+}
+
+/// A list with what waits in it: one look at every job that is not over, and the whole of those that are more than a line.
+async fn queue(db: &mut PgConnection, filter: &Filter) -> Result<BriefList, StoreError> {
+    let (names, pools) = look_up(db, filter).await?;
+    let pools = pools.as_deref();
+    let (plain, others): (Vec<LiveRow>, Vec<LiveRow>) =
+        live(db, filter, pools).await?.into_iter().partition(|row| row.plain);
+    let others: Vec<i64> = others.iter().map(|row| row.id).collect();
+    let mut rows = if others.is_empty() { Vec::new() } else { whole(db, &others).await? };
+    if filter.wants_any(State::terminal) {
+        rows.extend(ended(db, filter, pools).await?);
+    }
+    let rest = entries(db, filter, &names, rows).await?;
+
+    let mut placed: Vec<(Place, BriefJob)> = Vec::with_capacity(plain.len() + rest.jobs.len());
+    for row in plain {
+        placed.push((row.place(), row.into_brief(&names)?));
+    }
     placed.extend(rest.jobs.into_iter().map(|job| (order(&job), BriefJob::from(job))));
     placed.sort_by_key(|(place, _)| *place);
     let truncated = rest.truncated || placed.len() > filter.limit;
@@ -38,8 +58,10 @@ pub async fn brief(db: &PgPool, query: &JobQuery) -> Result<BriefList, StoreErro
     Ok(BriefList { jobs: placed.into_iter().map(|(_, job)| job).collect(), truncated })
 }
 
-struct WaitingRow {
+struct LiveRow {
     id: i64,
+    /// It is no array and waits: a line of it needs no more than this row.
+    plain: bool,
     name: String,
     user_name: String,
     pool_id: i32,
@@ -51,7 +73,7 @@ struct WaitingRow {
     reason: Option<String>,
 }
 
-impl WaitingRow {
+impl LiveRow {
     fn place(&self) -> Place {
         (1, Reverse(self.priority), self.id, None)
     }
@@ -83,24 +105,34 @@ impl WaitingRow {
     }
 }
 
-/// The jobs that are no arrays and wait, each with its place. Sorted by PostgreSQL only where the limit cuts.
-async fn waiting(
+/// Jobs that are not over, as the full list chooses them. Sorted by PostgreSQL only where the limit cuts.
+async fn live(
     db: &mut PgConnection,
     filter: &Filter,
-    names: &Names,
     pools: Option<&[i32]>,
-) -> Result<Vec<(Place, BriefJob)>, StoreError> {
-    macro_rules! select_waiting {
+) -> Result<Vec<LiveRow>, StoreError> {
+    let active: Vec<String> =
+        filter.states.iter().filter(|state| state.active()).map(|state| state.name().to_owned()).collect();
+    let every_active = State::all().filter(|state| state.active()).all(|state| filter.wants(state));
+    let terminal = filter.wants_any(State::terminal);
+    macro_rules! select_live {
         ($order:literal) => {
             sqlx::query_as!(
-                WaitingRow,
-                r#"SELECT j.id, j.name, j.user_name, j.pool_id, j.node_count, j.time_limit_s, j.priority, j.hold, j.begin_at,
-                       j.condition ->> 'reason' AS reason
+                LiveRow,
+                r#"SELECT j.id, j.state = 'pending' AND NOT j.is_array AS "plain!", j.name, j.user_name, j.pool_id, j.node_count,
+                       j.time_limit_s, j.priority, j.hold, j.begin_at, j.condition ->> 'reason' AS reason
                    FROM jobs j
-                   WHERE j.ended_at IS NULL AND j.state = 'pending' AND NOT j.is_array
-                       AND ($1::text[] IS NULL OR j.user_name = ANY ($1)) AND ($2::text[] IS NULL OR j.name = ANY ($2))
-                       AND ($3::int[] IS NULL OR j.pool_id = ANY ($3)) AND ($4::text[] IS NULL OR j.account = ANY ($4))
-                   "# + $order + " LIMIT $5",
+                   WHERE j.ended_at IS NULL
+                       AND (NOT isempty(j.pending)
+                           OR j.active > 0 AND ($1 OR EXISTS (SELECT FROM attempts a
+                               WHERE a.job_id = j.id AND a.ended_at IS NULL AND a.state = ANY ($2::text[])))
+                           OR $3 AND j.is_array)
+                       AND ($4::text[] IS NULL OR j.user_name = ANY ($4)) AND ($5::text[] IS NULL OR j.name = ANY ($5))
+                       AND ($6::int[] IS NULL OR j.pool_id = ANY ($6)) AND ($7::text[] IS NULL OR j.account = ANY ($7))
+                   "# + $order + " LIMIT $8",
+                every_active,
+                &active,
+                terminal,
                 filter.users.as_deref(),
                 filter.names.as_deref(),
                 pools,
@@ -109,13 +141,11 @@ async fn waiting(
             )
         };
     }
-    let mut rows = Vec::new();
-    let unlimited = filter.limit == LIMIT_MAX as usize;
-    if unlimited {
-        rows = select_waiting!("").fetch_all(&mut *db).await?;
+    if filter.limit == LIMIT_MAX as usize {
+        let rows = select_live!("").fetch_all(&mut *db).await?;
+        if rows.len() <= filter.limit {
+            return Ok(rows);
+        }
     }
-    if !unlimited || rows.len() > filter.limit {
-        rows = select_waiting!("ORDER BY j.priority DESC, j.id").fetch_all(db).await?;
-    }
-    rows.into_iter().map(|row| Ok((row.place(), row.into_brief(names)?))).collect()
+    Ok(select_live!("ORDER BY (j.state = 'pending'), j.priority DESC, j.id").fetch_all(db).await?)
 }

@@ -45,16 +45,20 @@ pub async fn job(db: &PgPool, job: &JobRef, viewer: &Caller) -> Result<JobList, 
     Ok(list)
 }
 
-async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
+pub(super) async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
     let (names, pools) = look_up(db, filter).await?;
-    entries(db, filter, &names, pools.as_deref(), Waiting::Listed).await
-}
-
-/// Whether the jobs that are no arrays and wait are among the entries, or read by who calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
-    Listed,
-    Apart,
+    let pools = pools.as_deref();
+    let rows = match &filter.ids {
+        Some(_) => by_id(db, filter, pools).await?,
+        None => {
+            let mut rows = live(db, filter, pools).await?;
+            if filter.wants_any(State::terminal) {
+                rows.extend(ended(db, filter, pools).await?);
+            }
+            rows
+        }
+    };
+    entries(db, filter, &names, rows).await
 }
 
 /// The names that rows and filter need, and the pools wanted. A pool or node that does not exist is refused.
@@ -68,24 +72,13 @@ pub(super) async fn look_up(
     Ok((names, pools))
 }
 
-/// The entries of a list, in its order.
+/// The entries of these jobs, in the order of a list.
 pub(super) async fn entries(
     db: &mut PgConnection,
     filter: &Filter,
     names: &Names,
-    pools: Option<&[i32]>,
-    waiting: Waiting,
+    mut rows: Vec<JobRow>,
 ) -> Result<JobList, StoreError> {
-    let mut rows = match &filter.ids {
-        Some(_) => by_id(db, filter, pools).await?,
-        None => {
-            let mut rows = live(db, filter, pools, waiting).await?;
-            if filter.wants_any(State::terminal) {
-                rows.extend(ended(db, filter, pools).await?);
-            }
-            rows
-        }
-    };
     let wanted = Wanted { states: &filter.states, nodes: filter.nodes.as_deref(), tasks: filter.tasks };
     let only = |id: i64| filter.ids.as_ref().and_then(|ids| ids.get(&id)).and_then(Option::as_ref);
     let limit = row_limit(filter);
@@ -212,9 +205,7 @@ async fn live(
     db: &mut PgConnection,
     filter: &Filter,
     pools: Option<&[i32]>,
-    waiting: Waiting,
 ) -> Result<Vec<JobRow>, StoreError> {
-    let apart = waiting == Waiting::Apart;
     let pending = filter.nodes.is_none() && filter.wants(State::Pending);
     let active: Vec<String> =
         filter.states.iter().filter(|state| state.active()).map(|state| state.name().to_owned()).collect();
@@ -228,7 +219,6 @@ async fn live(
                            OR j.active > 0 AND ($2 OR EXISTS (SELECT FROM attempts a
                                WHERE a.job_id = j.id AND a.ended_at IS NULL AND a.state = ANY ($3::text[])))
                            OR $4 AND j.is_array)
-                       AND NOT ($11 AND j.state = 'pending' AND NOT j.is_array)
                        AND ($5::text[] IS NULL OR j.user_name = ANY ($5)) AND ($6::text[] IS NULL OR j.name = ANY ($6))
                        AND ($7::int[] IS NULL OR j.pool_id = ANY ($7)) AND ($8::text[] IS NULL OR j.account = ANY ($8))
                        AND ($9::text[] IS NULL OR EXISTS (
@@ -245,7 +235,6 @@ async fn live(
                 filter.accounts.as_deref(),
                 filter.nodes.as_deref(),
                 row_limit(filter),
-                apart,
             )
         };
     }
@@ -258,8 +247,13 @@ async fn live(
     Ok(select_live!("ORDER BY (j.state = 'pending'), j.priority DESC, j.id").fetch_all(db).await?)
 }
 
+/// These jobs, whatever the filter.
+pub(super) async fn whole(db: &mut PgConnection, ids: &[i64]) -> Result<Vec<JobRow>, StoreError> {
+    Ok(select_jobs!(["j.id = ANY ($1)"], ids).fetch_all(db).await?)
+}
+
 /// Jobs that are over, the latest first; of arrays all that may have tasks in the states wanted.
-async fn ended(
+pub(super) async fn ended(
     db: &mut PgConnection,
     filter: &Filter,
     pools: Option<&[i32]>,
