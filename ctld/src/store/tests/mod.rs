@@ -56,6 +56,7 @@ fn job(key: &str) -> Submission {
         ntasks: None,
         cpus_per_task: None,
         time_limit_s: Some(600),
+        time_unlimited: false,
         warn: None,
         array: None,
         hold: false,
