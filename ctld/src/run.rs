@@ -40,6 +40,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     app.clock.anchor_to(&app.db).await.context("compute_now() cannot be read")?;
     let tasks = tokio_util::task::TaskTracker::new();
     tasks.spawn(reconcile::planner::run(app.clone()));
+    tasks.spawn(reconcile::reservations::run(app.clone()));
     tasks.spawn({
         let app = app.clone();
         async move { clock::keep(&app.clock, &app.db, &app.stopping).await }

@@ -16,6 +16,7 @@ const COMMANDS_MAX: usize = 1024;
 /// The wakes of one controller.
 pub struct Wakes {
     planner: Notify,
+    reservations: Notify,
     lines: Mutex<HashMap<i64, Line>>,
     ended: broadcast::Sender<i64>,
 }
@@ -35,7 +36,7 @@ pub struct SessionLine {
 
 impl Default for Wakes {
     fn default() -> Wakes {
-        Wakes { planner: Notify::new(), lines: Mutex::default(), ended: broadcast::channel(ENDED_QUEUE).0 }
+        Wakes { planner: Notify::new(), reservations: Notify::new(), lines: Mutex::default(), ended: broadcast::channel(ENDED_QUEUE).0 }
     }
 }
 
@@ -48,6 +49,16 @@ impl Wakes {
     /// Returns when somebody called [`Wakes::planner`] since the last return.
     pub async fn planner_woken(&self) {
         self.planner.notified().await;
+    }
+
+    /// A reservation was made or changed: the next beginning or end may be another.
+    pub fn reservations(&self) {
+        self.reservations.notify_one();
+    }
+
+    /// Returns when somebody called [`Wakes::reservations`] since the last return.
+    pub async fn reservations_woken(&self) {
+        self.reservations.notified().await;
     }
 
     /// The targets of these nodes changed.

@@ -26,9 +26,11 @@
 mod act;
 mod jobs;
 mod nodes;
+mod reservations;
 mod submission;
 
 pub use act::*;
 pub use jobs::*;
 pub use nodes::*;
+pub use reservations::*;
 pub use submission::*;

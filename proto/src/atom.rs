@@ -171,12 +171,27 @@ impl From<Atom> for String {
 }
 
 /// An atom with its GPU, as people name it: `GPU-…`, `GPU-…/slot:2/8`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct GpuAtom {
     /// The GPU's UUID.
     pub gpu: String,
     /// The atom.
     pub atom: Atom,
+}
+
+impl TryFrom<String> for GpuAtom {
+    type Error = AtomError;
+
+    fn try_from(text: String) -> Result<GpuAtom, AtomError> {
+        text.parse()
+    }
+}
+
+impl From<GpuAtom> for String {
+    fn from(atom: GpuAtom) -> String {
+        atom.to_string()
+    }
 }
 
 impl fmt::Display for GpuAtom {

@@ -12,5 +12,6 @@ pub mod lifecycle;
 pub mod mig;
 pub mod plan;
 pub mod quota;
+pub mod recurrence;
 pub mod span;
 pub mod timeline;

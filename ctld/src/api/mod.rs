@@ -14,6 +14,7 @@ mod node_session;
 mod nodes;
 mod observe;
 mod reply;
+mod reservations;
 mod serve;
 mod submit;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use utoipa_axum::routes;
     tags(
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
         (name = "nodes", description = "Nodes and pools"),
+        (name = "reservations", description = "Capacity booked ahead, and more time for what is booked"),
         (name = "controller", description = "The controller itself"),
     )
 )]
@@ -65,6 +67,10 @@ pub fn router(app: App) -> Router {
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::resume))
         .routes(routes!(nodes::pools))
+        .routes(routes!(reservations::list, reservations::reserve))
+        .routes(routes!(reservations::show))
+        .routes(routes!(reservations::cancel))
+        .routes(routes!(reservations::extend))
         .routes(routes!(check::check))
         .routes(routes!(node_session::open))
         .routes(routes!(observe::metrics))

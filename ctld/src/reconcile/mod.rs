@@ -1,3 +1,4 @@
 //! Reconcilers: told nothing about what changed, they read the truth, decide with the core, write, and may run twice.
 
 pub mod planner;
+pub mod reservations;

@@ -12,14 +12,31 @@ pub(super) async fn books(
     db: &mut PgConnection,
     node_ids: &[i64],
 ) -> Result<HashMap<i64, Vec<Booked>>, StoreError> {
+    read(db, node_ids, false).await
+}
+
+/// The whole book of these nodes.
+pub(super) async fn whole_books(
+    db: &mut PgConnection,
+    node_ids: &[i64],
+) -> Result<HashMap<i64, Vec<Booked>>, StoreError> {
+    read(db, node_ids, true).await
+}
+
+async fn read(
+    db: &mut PgConnection,
+    node_ids: &[i64],
+    all: bool,
+) -> Result<HashMap<i64, Vec<Booked>>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT b.node_id, b.cpus, b.mem_mib, b.disk_mib,
                (extract(epoch FROM lower(b.during) - compute_now()) * 1000000)::bigint AS "start_us!",
                (extract(epoch FROM upper(b.during) - compute_now()) * 1000000)::bigint AS end_us
            FROM unnest($1::bigint[]) AS n(id) JOIN node_bookings b ON b.node_id = n.id
            WHERE (b.allocation_id IS NULL OR b.reservation_id IS NULL)
-               AND EXISTS (SELECT FROM node_bookings l WHERE l.node_id = n.id AND lower(l.during) > compute_now())"#,
-        node_ids
+               AND ($2 OR EXISTS (SELECT FROM node_bookings l WHERE l.node_id = n.id AND lower(l.during) > compute_now()))"#,
+        node_ids,
+        all
     )
     .fetch_all(db)
     .await?;

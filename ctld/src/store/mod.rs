@@ -7,10 +7,12 @@
 
 pub mod act;
 mod books;
+pub mod extend;
 pub mod facts;
 pub mod holds;
 pub mod modes;
 pub mod node;
+mod operations;
 pub mod overrun;
 pub mod place;
 pub mod pools;
@@ -78,6 +80,12 @@ impl StoreError {
 }
 
 impl StoreError {
+    /// Whether a unique key was there already.
+    pub fn is_duplicate(&self) -> bool {
+        let StoreError::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.is_unique_violation()
+    }
+
     /// Whether somebody else came first: a deadlock (40P01), a serialization failure (40001) or an exclusion (23P01), which
     /// PostgreSQL may raise also under `ON CONFLICT DO NOTHING` when two overlapping ranges race.
     pub fn is_conflict(&self) -> bool {

@@ -1,3 +1,64 @@
 //! Advance reservations: capacity booked for a time of its owner's choosing, in which the jobs it admits run.
+//!
+//! `reserve` books, `lifecycle` begins and ends, `carve` places jobs inside, `read` shows, `fleet` is the book that a search
+//! looks at.
 
 pub(super) mod carve;
+mod fleet;
+mod lifecycle;
+mod read;
+mod reserve;
+
+pub use lifecycle::{Advanced, advance, cancel, next_s};
+pub use read::{list, named};
+pub use reserve::reserve;
+
+use super::StoreError;
+use crate::app::Caller;
+use proto::{ApiError, ErrorCode};
+use sqlx::PgPool;
+
+/// A reservation that a job is to run in.
+#[derive(Clone, Debug)]
+pub struct Admits {
+    /// Its id.
+    pub id: i64,
+    /// Its pool.
+    pub pool_id: i32,
+    /// Its pool's name.
+    pub pool: String,
+}
+
+/// The reservation that a job of this caller names: the one that runs, or the next that will.
+pub async fn admit(
+    db: &PgPool,
+    caller: &Caller,
+    account: Option<&str>,
+    name: &str,
+) -> Result<Admits, StoreError> {
+    let row = sqlx::query!(
+        r#"SELECT r.id, r.pool_id, p.name AS pool,
+               (r.owner = $2 OR $2 = ANY(r.users) OR coalesce($3 = ANY(r.accounts), false)) AS "admitted!"
+           FROM reservations r JOIN pools p ON p.id = r.pool_id
+           WHERE r.name = $1 AND r.ended_at IS NULL ORDER BY upper(r.during) LIMIT 1"#,
+        name,
+        caller.user,
+        account
+    )
+    .fetch_optional(db)
+    .await?
+    .ok_or_else(|| unknown(name))?;
+    if !row.admitted && !caller.operator {
+        let message = format!("reservation \"{name}\" does not admit user \"{}\"", caller.user);
+        return Err(ApiError::new(ErrorCode::PermissionDenied, message)
+            .hint("its owner and the users and accounts it names may use it")
+            .into());
+    }
+    Ok(Admits { id: row.id, pool_id: row.pool_id, pool: row.pool })
+}
+
+fn unknown(name: &str) -> StoreError {
+    ApiError::new(ErrorCode::NotFound, format!("no reservation is called \"{name}\""))
+        .hint("see `bctl reservation list`")
+        .into()
+}

@@ -1,0 +1,203 @@
+//! A reservation's life: it begins, it ends, it is cancelled.
+//!
+//! When it begins its amounts are in use: they enter the nodes' counters. When it ends they leave them, its bookings move to
+//! history, and a job that is still in it goes on in its own name.
+
+use super::super::{StoreError, condition_value};
+use crate::app::Caller;
+use proto::{ApiError, Condition, ErrorCode, Reason};
+use sqlx::{PgConnection, PgPool};
+
+/// What a step changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Advanced {
+    /// How many began.
+    pub begun: usize,
+    /// How many ended.
+    pub ended: usize,
+}
+
+/// Begins and ends what is due.
+pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
+    let mut tx = db.begin().await?;
+    let ended = sqlx::query_scalar!(
+        "SELECT id FROM reservations WHERE ended_at IS NULL AND upper(during) <= compute_now() ORDER BY id FOR UPDATE SKIP LOCKED"
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    for id in &ended {
+        end(&mut tx, *id, "completed").await?;
+    }
+    let begun = begin_due(&mut tx).await?;
+    tx.commit().await?;
+    Ok(Advanced { begun, ended: ended.len() })
+}
+
+/// Seconds until the next reservation begins or ends.
+pub async fn next_s(db: &PgPool) -> Result<Option<f64>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        r#"SELECT extract(epoch FROM min(CASE state WHEN 'booked' THEN lower(during) ELSE upper(during) END) - compute_now())
+               ::double precision AS s
+           FROM reservations WHERE ended_at IS NULL"#
+    )
+    .fetch_one(db)
+    .await?)
+}
+
+/// Begins every reservation whose time has come and that has all its places: one that an overrun keeps from some waits.
+pub(super) async fn begin_due(tx: &mut PgConnection) -> Result<usize, StoreError> {
+    let due = sqlx::query_scalar!(
+        "SELECT r.id FROM reservations r
+         WHERE r.state = 'booked' AND lower(r.during) <= compute_now() AND upper(r.during) > compute_now()
+             AND NOT EXISTS (SELECT FROM node_bookings b WHERE b.reservation_id = r.id AND b.allocation_id IS NULL
+                 AND lower(b.during) > compute_now())
+         ORDER BY r.id FOR UPDATE SKIP LOCKED"
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut begun = 0;
+    for id in due {
+        lock_amounts(tx, id).await?;
+        let mut savepoint = sqlx::Acquire::begin(&mut *tx).await?;
+        match use_amounts(&mut savepoint, id).await {
+            Ok(()) => {
+                sqlx::query!(
+                    "UPDATE reservations SET state = 'running', condition = NULL, version = version + 1 WHERE id = $1",
+                    id
+                )
+                .execute(&mut *savepoint)
+                .await?;
+                savepoint.commit().await?;
+                begun += 1;
+            }
+            // The counter's CHECK: what was to be over by now is not. It is tried again.
+            Err(StoreError::Database(sqlx::Error::Database(error))) if error.code().as_deref() == Some("23514") => {
+                savepoint.rollback().await?;
+                let why = Condition::new(Reason::Unschedulable, "jobs before it have not ended on its nodes");
+                sqlx::query!(
+                    "UPDATE reservations SET condition = $2, version = version + 1 WHERE id = $1 AND condition IS DISTINCT FROM $2",
+                    id,
+                    condition_value(&why)
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(begun)
+}
+
+async fn lock_amounts(tx: &mut PgConnection, id: i64) -> Result<(), StoreError> {
+    sqlx::query!(
+        "SELECT resource FROM node_resources
+         WHERE node_id IN (SELECT node_id FROM node_bookings WHERE reservation_id = $1)
+         ORDER BY node_id, resource FOR UPDATE",
+        id
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(())
+}
+
+async fn use_amounts(tx: &mut PgConnection, id: i64) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE node_resources r SET allocated = r.allocated
+             + CASE r.resource WHEN 'cpus' THEN b.cpus WHEN 'mem_mib' THEN b.mem_mib ELSE b.disk_mib END
+         FROM node_bookings b WHERE b.reservation_id = $1 AND b.allocation_id IS NULL AND r.node_id = b.node_id",
+        id
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Ends a reservation that its caller has locked.
+async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(), StoreError> {
+    lock_amounts(tx, id).await?;
+    // What is still inside goes on in its own name; what it has is at most what the reservation had.
+    sqlx::query!(
+        "UPDATE node_resources r SET allocated = r.allocated + u.inside - u.reserved
+         FROM (SELECT b.node_id, x.resource,
+                   coalesce(sum(x.amount) FILTER (WHERE b.allocation_id IS NOT NULL), 0)::bigint AS inside,
+                   coalesce(sum(x.amount) FILTER (WHERE b.allocation_id IS NULL AND v.state = 'running'), 0)::bigint AS reserved
+               FROM node_bookings b JOIN reservations v ON v.id = b.reservation_id,
+                   LATERAL (VALUES ('cpus', b.cpus::bigint), ('mem_mib', b.mem_mib), ('disk_mib', b.disk_mib))
+                       AS x(resource, amount)
+               WHERE b.reservation_id = $1 GROUP BY b.node_id, x.resource) u
+         WHERE r.node_id = u.node_id AND r.resource = u.resource",
+        id
+    )
+    .execute(&mut *tx)
+    .await?;
+    for statement in [
+        "UPDATE allocations SET reservation_id = NULL WHERE reservation_id = $1 AND released_at IS NULL",
+        "UPDATE node_bookings SET reservation_id = NULL WHERE reservation_id = $1 AND allocation_id IS NOT NULL",
+        "UPDATE device_bookings SET reservation_id = NULL WHERE reservation_id = $1 AND allocation_id IS NOT NULL",
+    ] {
+        sqlx::query(statement).bind(id).execute(&mut *tx).await?;
+    }
+    sqlx::query!(
+        "WITH gone AS (DELETE FROM node_bookings WHERE reservation_id = $1 RETURNING *)
+         INSERT INTO node_bookings_history (reservation_id, node_id, cpus, mem_mib, disk_mib, during)
+         SELECT reservation_id, node_id, cpus, mem_mib, disk_mib,
+             tstzrange(lower(during), LEAST(upper(during), compute_now()))
+         FROM gone WHERE lower(during) < compute_now()",
+        id
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "WITH gone AS (DELETE FROM device_bookings WHERE reservation_id = $1 RETURNING *)
+         INSERT INTO device_bookings_history (reservation_id, gpu_id, span, during, atom, kind)
+         SELECT reservation_id, gpu_id, span, tstzrange(lower(during), LEAST(upper(during), compute_now())), atom, kind
+         FROM gone WHERE lower(during) < compute_now()",
+        id
+    )
+    .execute(&mut *tx)
+    .await?;
+    let ended = sqlx::query!(
+        "UPDATE reservations SET state = $2, ended_at = compute_now(), version = version + 1 WHERE id = $1 RETURNING name",
+        id,
+        state
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let why = Condition::new(
+        Reason::Reservation,
+        format!("its reservation, {}, has ended; cancel the job or submit it without one", ended.name),
+    );
+    sqlx::query!(
+        "UPDATE jobs SET condition = $2, version = version + 1
+         WHERE reservation_id = $1 AND NOT isempty(pending) AND active = 0",
+        id,
+        condition_value(&why)
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Cancels the reservations of this name, all occurrences that have not ended. The caller must own them or be an operator.
+pub async fn cancel(db: &PgPool, caller: &Caller, name: &str) -> Result<Vec<i64>, StoreError> {
+    let mut tx = db.begin().await?;
+    let rows = sqlx::query!(
+        "SELECT id, owner FROM reservations WHERE name = $1 AND ended_at IS NULL ORDER BY id FOR UPDATE",
+        name
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if rows.is_empty() {
+        return Err(super::unknown(name));
+    }
+    if let Some(row) = rows.iter().find(|row| row.owner != caller.user && !caller.operator) {
+        let message = format!("reservation \"{name}\" belongs to {}", row.owner);
+        return Err(ApiError::new(ErrorCode::PermissionDenied, message).into());
+    }
+    let ids: Vec<i64> = rows.into_iter().map(|row| row.id).collect();
+    for id in &ids {
+        end(&mut tx, *id, "cancelled").await?;
+    }
+    tx.commit().await?;
+    Ok(ids)
+}

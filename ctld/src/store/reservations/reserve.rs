@@ -1,0 +1,447 @@
+//! Reserving: the whole of what is asked, for every occurrence, or nothing.
+//!
+//! A place is found in the fleet's book as it was read, and then booked under the locks that placements and holds take, in
+//! the same order; what somebody else took meanwhile is a conflict, after which the search begins anew, at most three times.
+//! What does not fit is refused with both numbers and the earliest time at which it would.
+
+use super::super::operations::Operation;
+use super::super::place::lock_nodes_amounts;
+use super::super::{StoreError, pools};
+use super::fleet::Fleet;
+use super::read;
+use crate::app::Caller;
+use chrono::{DateTime, TimeDelta, Utc};
+use ctld_core::atom::{Setting, taken};
+use ctld_core::mig;
+use ctld_core::plan::{Shape, Share, place, why_not};
+use ctld_core::recurrence::beginnings;
+use ctld_core::span::Span;
+use ctld_core::timeline::During;
+use proto::api::{Begin, RESERVE_NAMES_MAX, ReservationList, ReserveRequest, SERIES_MAX};
+use proto::{ApiError, Atom, ErrorCode, GpuAtom};
+use sqlx::postgres::types::PgRange;
+use sqlx::{PgConnection, PgPool};
+use std::ops::Bound;
+
+/// How often a place is sought anew after somebody else took it.
+const TRIES: usize = 3;
+/// The longest reservation, and how far ahead its last occurrence may end: ten years.
+const AHEAD_MAX: TimeDelta = TimeDelta::days(3660);
+/// How many later beginnings are tried for a hint.
+const HINTS_MAX: usize = 500;
+
+/// Reserves what is asked for the caller, or for another if the caller is an operator.
+pub async fn reserve(
+    db: &PgPool,
+    caller: &Caller,
+    request: &ReserveRequest,
+) -> Result<ReservationList, StoreError> {
+    let tenant_id = tenant_of(db, &caller.tenant).await?;
+    let operation = Operation::new(tenant_id, &caller.user, &request.idempotency_key, "reserve", request)?;
+    check(caller, request)?;
+    let pool_id = pool_of(db, request.pool.as_deref()).await?;
+    for _ in 0..TRIES {
+        if let Some(answer) = operation.answered(&mut *db.acquire().await?).await? {
+            return Ok(answer);
+        }
+        match try_reserve(db, caller, request, &operation, pool_id).await {
+            Ok(Some(list)) => return Ok(list),
+            Ok(None) => {}
+            Err(error) if error.is_conflict() || error.is_duplicate() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ApiError::new(
+        ErrorCode::Conflict,
+        format!("others booked what reservation \"{}\" asks for, {TRIES} times in a row", request.name),
+    )
+    .hint("try again; nothing is reserved")
+    .into())
+}
+
+/// What is booked for one occurrence on one node.
+struct Piece {
+    share: Share,
+    atoms: Vec<Part>,
+}
+
+/// A part of a GPU.
+struct Part {
+    gpu_id: i64,
+    atom: Atom,
+    mode: &'static str,
+    slots: i32,
+    spans: Vec<Span>,
+}
+
+/// `None`: somebody else was faster.
+async fn try_reserve(
+    db: &PgPool,
+    caller: &Caller,
+    request: &ReserveRequest,
+    operation: &Operation<'_>,
+    pool_id: i32,
+) -> Result<Option<ReservationList>, StoreError> {
+    let mut tx = db.begin().await?;
+    let fleet = Fleet::read(&mut tx, pool_id).await?;
+    if let Some(name) = request.node_names.iter().find(|name| !fleet.has(name)) {
+        let message = format!("the pool has no node called \"{name}\"");
+        return Err(ApiError::new(ErrorCode::NotFound, message).into());
+    }
+    let times = times(request, fleet.now)?;
+    let parts = parts(&mut tx, pool_id, &request.atoms).await?;
+    let names = node_names(request, &parts);
+    let shape = shape(request, pool_id, &names)?;
+
+    // 1. Where each occurrence goes.
+    let mut all: Vec<(DateTime<Utc>, DateTime<Utc>, Vec<Piece>)> = Vec::new();
+    for (begin_at, end_at) in times {
+        let range = During::new(fleet.micros(begin_at), Some(fleet.micros(end_at)))
+            .ok_or_else(|| invalid("it would end before it begins"))?;
+        let mut nodes = fleet.free_over(range, &names);
+        let shares = place(&mut nodes, &shape).map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
+        let pieces = shares.into_iter().map(|share| {
+            let atoms = parts.iter().filter(|(node_id, _, _)| *node_id == share.node_id);
+            Piece { atoms: atoms.map(|(_, _, atom)| part_of(atom)).collect(), share }
+        });
+        all.push((begin_at, end_at, pieces.collect()));
+    }
+
+    // 2. Under the locks: holds, amounts, then the book.
+    let node_ids = sorted(all.iter().flat_map(|(_, _, pieces)| pieces.iter().map(|p| p.share.node_id)));
+    let gpu_ids = sorted(all.iter().flat_map(|(_, _, pieces)| pieces.iter()).flat_map(|piece| {
+        piece.share.gpu_ids.iter().copied().chain(piece.atoms.iter().map(|part| part.gpu_id))
+    }));
+    sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", &node_ids)
+        .fetch_all(&mut *tx)
+        .await?;
+    sqlx::query!("SELECT id FROM gpus WHERE id = ANY($1) ORDER BY id FOR SHARE", &gpu_ids)
+        .fetch_all(&mut *tx)
+        .await?;
+    lock_nodes_amounts(&mut tx, &node_ids).await?;
+    // Read anew under the locks: what the search saw may have been taken since.
+    let fleet = Fleet::read(&mut tx, pool_id).await?;
+    let owner = request.owner.as_deref().unwrap_or(&caller.user);
+    let mut ids: Vec<i64> = Vec::new();
+    for (occurrence, (begin_at, end_at, pieces)) in all.iter().enumerate() {
+        let during = During::new(fleet.micros(*begin_at), Some(fleet.micros(*end_at)));
+        let free = fleet.free_over(during.ok_or_else(|| invalid("it would end before it begins"))?, &[]);
+        let fits = |piece: &Piece| {
+            free.iter().any(|node| node.id == piece.share.node_id && node.amounts.fits(&piece.share, None))
+        };
+        if !pieces.iter().all(fits) {
+            return Ok(None);
+        }
+        let id = sqlx::query_scalar!(
+            "INSERT INTO reservations (tenant_id, pool_id, name, owner, author, users, accounts, during, state, series_id,
+                 occurrence, request, created_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, tstzrange($8, $9), 'booked', $10, $11, $12, compute_now())
+             RETURNING id",
+            operation.tenant_id,
+            pool_id,
+            request.name,
+            owner,
+            caller.user,
+            &request.users,
+            &request.accounts,
+            begin_at,
+            end_at,
+            ids.first().copied(),
+            occurrence as i32 + 1,
+            serde_json::to_value(request).map_err(|e| sqlx::Error::Encode(e.into()))?
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(|error| name_taken(error, &request.name))?;
+        ids.push(id);
+        for piece in pieces {
+            if !book(&mut tx, id, piece, *begin_at, *end_at).await? {
+                return Ok(None);
+            }
+        }
+    }
+    super::lifecycle::begin_due(&mut tx).await?;
+    let list = read::by_ids(&mut tx, &ids).await?;
+    operation.answer(&mut tx, &list).await?;
+    tx.commit().await?;
+    Ok(Some(list))
+}
+
+/// Books one node's piece; `false` if a part of a GPU is somebody else's or not in the mode that it needs.
+async fn book(
+    tx: &mut PgConnection,
+    reservation_id: i64,
+    piece: &Piece,
+    begin_at: DateTime<Utc>,
+    end_at: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let share = &piece.share;
+    sqlx::query!(
+        "INSERT INTO node_bookings (reservation_id, node_id, cpus, mem_mib, disk_mib, during)
+         VALUES ($1, $2, $3, $4, $5, tstzrange($6, $7))",
+        reservation_id,
+        share.node_id,
+        share.cpus as i32,
+        share.mem_mib,
+        share.disk_mib,
+        begin_at,
+        end_at
+    )
+    .execute(&mut *tx)
+    .await?;
+    let whole = share.gpu_ids.iter().map(|id| (*id, "gpu".to_owned(), "whole", 1, range(Span::ALL)));
+    let parts = piece.atoms.iter().flat_map(|part| {
+        let one = |span: &Span| (part.gpu_id, part.atom.to_string(), part.mode, part.slots, range(*span));
+        part.spans.iter().map(one).collect::<Vec<_>>()
+    });
+    for (gpu_id, atom, mode, slots, span) in whole.chain(parts) {
+        let booked = sqlx::query!(
+            "INSERT INTO device_bookings (gpu_id, span, during, reservation_id, atom, kind)
+             SELECT $1, $2, tstzrange($3, $4), $5, $6, 'reservation'
+             WHERE EXISTS (SELECT FROM gpu_modes m WHERE m.gpu_id = $1 AND m.mode = $7 AND ($7 IN ('whole', 'mig') OR m.slots = $8)
+                 AND (m.layout IS NULL OR $6 = ANY(m.layout)) AND m.during @> tstzrange($3, $4))
+             ON CONFLICT DO NOTHING",
+            gpu_id,
+            span,
+            begin_at,
+            end_at,
+            reservation_id,
+            atom,
+            mode,
+            slots
+        )
+        .execute(&mut *tx)
+        .await?;
+        if booked.rows_affected() == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn range(span: Span) -> PgRange<i32> {
+    PgRange {
+        start: span.lower().map_or(Bound::Unbounded, Bound::Included),
+        end: span.upper().map_or(Bound::Unbounded, Bound::Excluded),
+    }
+}
+
+type Named = (i64, String, (i64, Atom, i32, Vec<Span>, &'static str));
+
+fn part_of((gpu_id, atom, slots, spans, mode): &(i64, Atom, i32, Vec<Span>, &'static str)) -> Part {
+    Part { gpu_id: *gpu_id, atom: *atom, mode, slots: *slots, spans: spans.clone() }
+}
+
+/// The parts of GPUs that are named: on which node, and what each covers.
+async fn parts(tx: &mut PgConnection, pool_id: i32, atoms: &[GpuAtom]) -> Result<Vec<Named>, StoreError> {
+    let mut parts = Vec::with_capacity(atoms.len());
+    for named in atoms {
+        let row = sqlx::query!(
+            "SELECT g.id, g.node_id, n.name, g.model, g.mem_mib FROM gpus g JOIN nodes n ON n.id = g.node_id
+             WHERE g.uuid = $1 AND n.pool_id = $2",
+            named.gpu,
+            pool_id
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("the pool has no GPU \"{}\"", named.gpu)))?;
+        let (setting, slots) = match named.atom {
+            Atom::Whole => (Setting::Whole, 1),
+            Atom::Mig { .. } => {
+                let model = mig::model(&row.model, u64::try_from(row.mem_mib).ok())
+                    .map_err(|e| invalid(&format!("GPU \"{}\": {e}", named.gpu)))?;
+                (Setting::Mig(model), 1)
+            }
+            Atom::TimeSlice(slot) => (Setting::TimeSlice { slots: slot.of }, i32::from(slot.of)),
+            Atom::Mps(slot) => (Setting::Mps { slots: slot.of }, i32::from(slot.of)),
+        };
+        let taken = taken(named.atom, setting).map_err(|e| invalid(&format!("\"{named}\": {e}")))?;
+        let mut spans = vec![taken.span];
+        spans.extend(taken.media);
+        parts.push((row.node_id, row.name, (row.id, named.atom, slots, spans, setting.mode().name())));
+    }
+    Ok(parts)
+}
+
+fn node_names(request: &ReserveRequest, parts: &[Named]) -> Vec<String> {
+    if !request.node_names.is_empty() {
+        return request.node_names.clone();
+    }
+    let mut names: Vec<String> = parts.iter().map(|(_, name, _)| name.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn shape(request: &ReserveRequest, pool_id: i32, names: &[String]) -> Result<Shape, StoreError> {
+    let named = names.len() as u32;
+    let node_count = match request.nodes {
+        Some(nodes) if named > 0 && nodes != named => {
+            return Err(invalid(&format!("{nodes} nodes are asked for, and {named} are named")));
+        }
+        Some(nodes) => nodes,
+        None => named.max(1),
+    };
+    if node_count == 0 {
+        return Err(invalid("0 nodes are asked for: expected 1 or more"));
+    }
+    Ok(Shape {
+        pool_id,
+        node_count,
+        cpus: i64::from(request.cpus),
+        mem_mib: i64::try_from(request.mem_mib).unwrap_or(i64::MAX),
+        disk_mib: i64::try_from(request.disk_mib).unwrap_or(i64::MAX),
+        lasts_us: None,
+        gpus: request.gpus,
+        gpu_type: request.gpu_type.clone(),
+        exclusive: request.exclusive,
+        mem_all: false,
+    })
+}
+
+/// Beginnings and ends of all occurrences, by the database's clock.
+fn times(
+    request: &ReserveRequest,
+    now: DateTime<Utc>,
+) -> Result<Vec<(DateTime<Utc>, DateTime<Utc>)>, StoreError> {
+    let too_far = || invalid("it ends more than ten years from now");
+    let begin_at = match &request.begin {
+        None => now,
+        Some(Begin::At(at)) if *at < now => {
+            let message = format!("it would begin at {}, which has passed", shown(*at));
+            return Err(ApiError::new(ErrorCode::InvalidArgument, message)
+                .hint("leave the beginning out to begin now")
+                .into());
+        }
+        Some(Begin::At(at)) => *at,
+        Some(Begin::AfterS(s)) => i64::try_from(*s)
+            .ok()
+            .and_then(TimeDelta::try_seconds)
+            .and_then(|after| now.checked_add_signed(after))
+            .ok_or_else(too_far)?,
+    };
+    let length = match (request.duration_s, request.end_at) {
+        (Some(s), None) => i64::try_from(s).ok().and_then(TimeDelta::try_seconds).ok_or_else(too_far)?,
+        (None, Some(end_at)) => end_at - begin_at,
+        _ => return Err(invalid("either a duration or an end is needed, not both")),
+    };
+    if length <= TimeDelta::zero() {
+        return Err(invalid("it would end before it begins"));
+    }
+    let begins = match &request.repeat {
+        None => vec![begin_at],
+        Some(repeat) if (1..=SERIES_MAX).contains(&repeat.times) => {
+            beginnings(begin_at, repeat.every, repeat.times).ok_or_else(too_far)?
+        }
+        Some(repeat) => {
+            return Err(invalid(&format!("{} occurrences are asked for: 1 to {SERIES_MAX} accepted", repeat.times)));
+        }
+    };
+    if begins.windows(2).any(|pair| pair[0] + length > pair[1]) {
+        return Err(invalid("each occurrence would begin before the one before it ends"));
+    }
+    let times: Vec<_> = begins.into_iter().map(|begin_at| (begin_at, begin_at + length)).collect();
+    match times.last() {
+        Some((_, end_at)) if *end_at - now > AHEAD_MAX => Err(too_far()),
+        _ => Ok(times),
+    }
+}
+
+fn check(caller: &Caller, request: &ReserveRequest) -> Result<(), StoreError> {
+    let name_ok = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name = &request.name;
+    let numeric = name.chars().all(|c| c.is_ascii_digit());
+    if !(1..=63).contains(&name.len())
+        || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        || !name.chars().all(name_ok)
+        || numeric
+    {
+        return Err(invalid(&format!(
+            "{name:?} is not a reservation's name: 1 to 63 letters, digits, \".\", \"_\" and \"-\", not digits alone"
+        )));
+    }
+    let other = request.owner.as_deref().filter(|owner| *owner != caller.user);
+    if let Some(owner) = other.filter(|_| !caller.operator) {
+        let message = format!("user \"{}\" may not reserve for \"{owner}\": it needs an operator", caller.user);
+        return Err(ApiError::new(ErrorCode::PermissionDenied, message).into());
+    }
+    let lists = [request.node_names.len(), request.atoms.len(), request.users.len(), request.accounts.len()];
+    if lists.iter().any(|len| *len > RESERVE_NAMES_MAX) {
+        let message = format!("a list has more than {RESERVE_NAMES_MAX} names");
+        return Err(ApiError::new(ErrorCode::TooLarge, message).into());
+    }
+    let asks = request.cpus > 0 || request.mem_mib > 0 || request.disk_mib > 0 || request.gpus > 0;
+    if !asks && !request.exclusive && request.atoms.is_empty() {
+        return Err(ApiError::new(ErrorCode::InvalidArgument, "it reserves nothing")
+            .hint("ask for CPUs, memory, GPUs, parts of GPUs, or whole nodes")
+            .into());
+    }
+    Ok(())
+}
+
+/// Why it does not fit, and from when on it would.
+fn refusal(
+    request: &ReserveRequest,
+    fleet: &Fleet,
+    range: During,
+    shape: &Shape,
+    names: &[String],
+    why: String,
+) -> StoreError {
+    let length = range.end().unwrap_or(range.start()) - range.start();
+    let fits = |begin: &i64| {
+        During::new(*begin, Some(begin + length))
+            .is_some_and(|range| why_not(&fleet.free_over(range, names), shape).is_none())
+    };
+    let earliest = fleet.ends_after(range.start()).into_iter().take(HINTS_MAX).find(fits);
+    let error = ApiError::new(ErrorCode::Conflict, format!("reservation \"{}\" does not fit: {why}", request.name));
+    match earliest.and_then(|us| fleet.now.checked_add_signed(TimeDelta::microseconds(us))) {
+        Some(at) => error.hint(format!("the earliest it would fit is {}", shown(at))),
+        None => error.hint("it fits at no later time either, as things are booked now"),
+    }
+    .into()
+}
+
+fn shown(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true)
+}
+
+fn invalid(message: &str) -> StoreError {
+    ApiError::new(ErrorCode::InvalidArgument, message).into()
+}
+
+fn name_taken(error: sqlx::Error, name: &str) -> StoreError {
+    let taken = error.as_database_error().and_then(|e| e.constraint()) == Some("reservations_named");
+    if !taken {
+        return error.into();
+    }
+    ApiError::new(ErrorCode::Conflict, format!("there is a reservation called \"{name}\" already"))
+        .hint("use another name, or cancel that one")
+        .into()
+}
+
+fn sorted(ids: impl Iterator<Item = i64>) -> Vec<i64> {
+    let mut ids: Vec<i64> = ids.collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+async fn tenant_of(db: &PgPool, tenant: &str) -> Result<i32, StoreError> {
+    pools::tenant_id(db, tenant).await?.ok_or_else(|| {
+        ApiError::new(ErrorCode::PermissionDenied, format!("no tenant is called \"{tenant}\"")).into()
+    })
+}
+
+async fn pool_of(db: &PgPool, name: Option<&str>) -> Result<i32, StoreError> {
+    let id = sqlx::query_scalar!(
+        "SELECT id FROM pools WHERE CASE WHEN $1::text IS NULL THEN is_default ELSE name = $1 END",
+        name
+    )
+    .fetch_optional(db)
+    .await?;
+    id.ok_or_else(|| match name {
+        Some(name) => ApiError::new(ErrorCode::NotFound, format!("no pool is called \"{name}\"")).into(),
+        None => invalid("no pool is named and there is no default pool"),
+    })
+}
