@@ -85,6 +85,9 @@ pub struct Submission {
     /// Memory on each node in MiB; absent is the pool's default per CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem_mib: Option<u64>,
+    /// Local disk on each node in MiB (`--tmp`): booked, not enforced.
+    #[serde(default, skip_serializing_if = "nothing")]
+    pub disk_mib: u64,
     /// All of each node's CPUs, memory and GPUs (`--exclusive`); `cpus` and `mem_mib` are then minima.
     #[serde(default)]
     pub exclusive: bool,
@@ -301,6 +304,9 @@ pub struct Job {
     pub cpus: u32,
     /// Memory on each node in MiB.
     pub mem_mib: u64,
+    /// Local disk on each node in MiB.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs asked for on each node.
     pub gpu_count: u32,
     /// The GPU model asked for.
@@ -485,6 +491,12 @@ pub struct Node {
     pub mem_mib: u64,
     /// Memory booked now, MiB.
     pub mem_booked_mib: u64,
+    /// Local disk it may give to jobs, MiB.
+    #[serde(default)]
+    pub disk_mib: u64,
+    /// Local disk booked now, MiB.
+    #[serde(default)]
+    pub disk_booked_mib: u64,
     /// Its GPUs.
     pub gpus: Vec<Gpu>,
     /// Jobs on it now.
@@ -632,4 +644,9 @@ pub struct DatabaseHealth {
     pub embedded: bool,
     /// Its process id, when embedded.
     pub pid: Option<u32>,
+}
+
+/// Left out of a body, so that one without it stays the same bytes, and its idempotency key the same submission.
+fn nothing(amount: &u64) -> bool {
+    *amount == 0
 }

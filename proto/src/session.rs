@@ -70,6 +70,9 @@ pub struct Inventory {
     pub cpus: u32,
     /// Memory, MiB.
     pub mem_mib: u64,
+    /// Local disk, MiB.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs, in no particular order.
     pub gpus: Vec<GpuFacts>,
 }
@@ -293,6 +296,9 @@ pub struct Assignment {
     pub cpus: u32,
     /// Memory here, MiB.
     pub mem_mib: u64,
+    /// Local disk here, MiB: booked for it, not enforced.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs here, by UUID.
     pub gpus: Vec<String>,
     /// Every node of the job, in order; the first runs the script.

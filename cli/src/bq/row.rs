@@ -59,6 +59,9 @@ pub struct Row<'a> {
     pub cpus: u32,
     /// Memory on each node.
     pub mem_mib: u64,
+    /// Local disk on each node.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs on each node.
     pub gpu_count: u32,
     /// Their model.

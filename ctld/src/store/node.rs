@@ -60,8 +60,11 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
 /// What is booked on a node that shrank stays booked until it ends: the allocatable amount never falls below it. The next
 /// session lowers it further.
 async fn take_amounts(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result<(), StoreError> {
-    let amounts =
-        [("cpus", i64::from(hello.inventory.cpus)), ("mem_mib", hello.inventory.mem_mib.min(1 << 50) as i64)];
+    let amounts = [
+        ("cpus", i64::from(hello.inventory.cpus)),
+        ("mem_mib", hello.inventory.mem_mib.min(1 << 50) as i64),
+        ("disk_mib", hello.inventory.disk_mib.min(1 << 50) as i64),
+    ];
     for (resource, amount) in amounts {
         sqlx::query!(
             "INSERT INTO node_resources (node_id, resource, allocatable) VALUES ($1, $2, $3)
@@ -298,7 +301,7 @@ async fn assignments(
     job_ids.dedup();
     let fixed = fixed(db, &job_ids).await?;
     let rows = sqlx::query!(
-        r#"SELECT a.id, a.attempt_id, a.position, a.cpus, a.mem_mib, t.job_id, t.task, t.number, t.placed_at,
+        r#"SELECT a.id, a.attempt_id, a.position, a.cpus, a.mem_mib, a.disk_mib, t.job_id, t.task, t.number, t.placed_at,
                ARRAY(SELECT n.name FROM allocations o JOIN nodes n ON n.id = o.node_id
                    WHERE o.attempt_id = a.attempt_id ORDER BY o.position) AS "nodes!",
                ARRAY(SELECT g.uuid FROM device_bookings b JOIN gpus g ON g.id = b.gpu_id
@@ -320,6 +323,7 @@ async fn assignments(
             position: row.position,
             cpus: row.cpus.unsigned_abs(),
             mem_mib: row.mem_mib.unsigned_abs(),
+            disk_mib: row.disk_mib.unsigned_abs(),
             nodes: row.nodes,
             gpus: row.gpus,
             placed_at: row.placed_at,
@@ -337,6 +341,7 @@ struct ShareOf {
     position: i32,
     cpus: u32,
     mem_mib: u64,
+    disk_mib: u64,
     nodes: Vec<String>,
     gpus: Vec<String>,
     placed_at: DateTime<Utc>,
@@ -371,6 +376,7 @@ fn assignment(job: &Fixed, share: ShareOf, terms: Terms<'_>) -> Assignment {
         rlimits: s.rlimits.clone(),
         cpus: share.cpus,
         mem_mib: share.mem_mib,
+        disk_mib: share.disk_mib,
         gpus: share.gpus,
         nodes: share.nodes,
         ntasks: s.ntasks,
