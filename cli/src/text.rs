@@ -16,7 +16,8 @@ fn hidden(c: char) -> bool {
 
 /// The text with every control character as `\n`, `\t` or `\u{1b}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(hidden) {
+    // Nearly every cell is printable ASCII, which is told without decoding it.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.chars().any(hidden) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 8);

@@ -95,6 +95,11 @@ pub struct Problem {
 }
 
 impl Config {
+    /// Seconds between SIGTERM and SIGKILL when a job is ended.
+    pub fn grace_s(&self) -> u32 {
+        u32::try_from(self.kill_grace_s).unwrap_or(u32::MAX)
+    }
+
     /// Reads and checks the file.
     pub fn load(path: impl AsRef<Path>) -> Result<Config, ConfigError> {
         let path = path.as_ref();

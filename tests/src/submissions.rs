@@ -39,6 +39,7 @@ pub fn small_job(script: &str, chdir: &Path) -> Submission {
         ntasks: None,
         cpus_per_task: None,
         time_limit_s: Some(600),
+        time_unlimited: false,
         warn: None,
         array: None,
         hold: false,

@@ -287,6 +287,11 @@ fn jobs_run_in_their_pool() {
     assert_eq!(cluster.ended(here).nodes, ["n1"]);
     assert_eq!(cluster.ended(there).nodes, ["far1"]);
     cluster.bsub(&user, &["-p", "nonesuch"], "#!/bin/sh\ntrue\n").refused(2).says("nonesuch");
+    cluster
+        .bsub(&user, &["-p", "far", "--time=0"], "#!/bin/sh\ntrue\n")
+        .refused(2)
+        .says("at most 1800 s per job");
+    assert_eq!(cluster.job(cluster.submit(&user, &["--time=0"], "true")).time_limit_s, None);
     // the pool's limit is read by the same parser, and holds.
     cluster.bsub(&user, &["-p", "far", "--time=31"], "#!/bin/sh\ntrue\n").refused(2).says("far");
     assert_eq!(

@@ -8,8 +8,8 @@ use crate::colour;
 use crate::table::{Column, Paint};
 use crate::wall;
 use chrono::{DateTime, Utc};
-use proto::State;
 use proto::duration::{Short, show_limit};
+use proto::{Reason, State};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -104,6 +104,14 @@ pub const PARSABLE: &[&str] = &[
     "priority", "submitted_at", "started_at", "ended_at", "run_s", "time_limit_s", "exit_code", "signal",
 ];
 
+/// Those that the brief list of the controller holds everything for.
+#[rustfmt::skip]
+pub const BRIEF: &[&str] = &[
+    "id", "job_id", "array_job_id", "task", "name", "user", "pool", "state", "slurm_state", "st", "reason", "slurm_reason",
+    "nodelist_reason", "nodelist_slurm_reason", "nodes", "node_count", "time", "time_limit", "time_left", "run_s",
+    "time_limit_s",
+];
+
 /// The column of this name.
 pub fn named(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name.eq_ignore_ascii_case(name))
@@ -125,6 +133,11 @@ impl Kind {
         let states = matches!(self.name, "state" | "st" | "slurm_state");
         let paint: Option<Paint> = if states { Some(colour::of_job_state) } else { None };
         Column { title: self.title.into(), right: self.number, cut: self.cut, paint }
+    }
+
+    /// Whether the brief list holds what it shows.
+    pub fn brief(&self) -> bool {
+        BRIEF.contains(&self.name)
     }
 
     /// The order of two jobs by this column.
@@ -174,11 +187,11 @@ fn or_na<'r>(value: Option<impl ToString>) -> Cow<'r, str> {
 }
 
 fn reason(row: &Row<'_>) -> &'static str {
-    row.reasons.first().map_or("None", |why| why.reason.name())
+    row.reason().map_or("None", Reason::name)
 }
 
 fn slurm_reason(row: &Row<'_>) -> &'static str {
-    row.reasons.first().map_or("None", |why| why.reason.slurm())
+    row.reason().map_or("None", Reason::slurm)
 }
 
 /// As `squeue`: the nodes of a job that has some, the reason in parentheses of one that waits or ended badly.

@@ -107,6 +107,14 @@ fn read_form(text: &str) -> Result<Form, Fail> {
 }
 
 impl Form {
+    /// The columns in it.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Field { kind, .. } => Some(*kind),
+        })
+    }
+
     /// The jobs in this form.
     pub fn render(&self, rows: &[Row<'_>], header: bool) -> String {
         let mut text = String::new();

@@ -1,7 +1,7 @@
 //! `bq`: shows jobs, as a list or one in full, and says why a job waits.
 //!
-//! JSON is passed on as the controller gave it. A list reads only what its columns may need ([`row`]); one job in full is read
-//! whole ([`record`]).
+//! JSON is passed on as the controller gave it. A list asks for the brief form where its columns need no more, and reads only what
+//! they may need ([`row`]); one job in full is read whole ([`record`]).
 
 pub mod args;
 pub mod columns;
@@ -99,7 +99,8 @@ fn joined(bodies: &[bytes::Bytes]) -> Result<Vec<u8>, Fail> {
 async fn list(args: &BqArgs) -> Result<(), Fail> {
     // What is no column is refused before anything is asked.
     let layout = Layout::of(args)?;
-    let body = Client::find()?.get(&path(args)?).await?;
+    let at = if layout.brief() && !args.json { "/v1/jobs/brief" } else { "/v1/jobs" };
+    let body = Client::find()?.get(&path(at, args)?).await?;
     if args.json {
         return out::write_json(&body);
     }
@@ -140,6 +141,14 @@ impl Layout {
         Ok(Layout { form, columns, sort })
     }
 
+    /// Whether the controller's brief list holds everything that is shown and sorted by.
+    fn brief(&self) -> bool {
+        let form = self.form.iter().flat_map(format::Form::kinds);
+        // A form takes the columns' place.
+        let columns = self.columns.iter().copied().filter(|_| self.form.is_none());
+        form.chain(columns).chain(self.sort.iter().map(|(kind, _)| *kind)).all(columns::Kind::brief)
+    }
+
     fn render(&self, args: &BqArgs, body: &[u8], terminal: Option<usize>) -> Result<Shown, Fail> {
         let Rows { mut jobs, truncated } = crate::client::decode_borrowed(body)?;
         if !self.sort.is_empty() {
@@ -172,7 +181,7 @@ fn default_columns(args: &BqArgs) -> &'static [&'static str] {
 }
 
 /// The path and query that ask for the list.
-fn path(args: &BqArgs) -> Result<String, Fail> {
+fn path(at: &str, args: &BqArgs) -> Result<String, Fail> {
     let ids = args.jobs.as_deref().map(ids).transpose()?;
     let me = if args.me { Some(me()?) } else { None };
     let filters = [
@@ -187,7 +196,7 @@ fn path(args: &BqArgs) -> Result<String, Fail> {
     ];
     let given: Vec<String> =
         filters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?)))).collect();
-    Ok(if given.is_empty() { "/v1/jobs".to_owned() } else { format!("/v1/jobs?{}", given.join("&")) })
+    Ok(if given.is_empty() { at.to_owned() } else { format!("{at}?{}", given.join("&")) })
 }
 
 /// Ids with commas between them, each checked.

@@ -1,6 +1,7 @@
 //! What a list needs of a job, and no more: with 10,000 jobs most of a listing's time is reading the answer.
 //!
-//! Strings are borrowed from the answer where they can be. Instants stay text until somebody asks to see them.
+//! The entries are those of the full list or of the brief one, which has only what [`super::columns::BRIEF`] needs; what it lacks
+//! is empty here. Strings are borrowed from the answer where they can be. Instants stay text until somebody asks to see them.
 
 use proto::{Reason, State};
 use serde::Deserialize;
@@ -34,7 +35,7 @@ pub struct Row<'a> {
     #[serde(borrow)]
     pub user: Cow<'a, str>,
     /// Who is billed.
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub tenant: Cow<'a, str>,
     /// The account.
     pub account: Option<String>,
@@ -43,35 +44,45 @@ pub struct Row<'a> {
     pub pool: Cow<'a, str>,
     /// The state.
     pub state: State,
-    /// Why it waits, or how it ended.
-    pub reasons: Vec<Why>,
+    /// Why it waits, or how it ended: of the full list.
+    #[serde(default)]
+    reasons: Vec<Why>,
+    /// The same of the brief one.
+    reason: Option<Reason>,
     /// The exit status.
     pub exit_code: Option<i32>,
     /// The signal.
     pub signal: Option<i32>,
     /// The attempt.
+    #[serde(default)]
     pub attempt: i32,
     /// Its nodes.
+    #[serde(default)]
     pub nodes: Vec<String>,
     /// Its GPUs.
+    #[serde(default)]
     pub gpus: Vec<String>,
     /// CPUs on each node.
+    #[serde(default)]
     pub cpus: u32,
     /// Memory on each node.
+    #[serde(default)]
     pub mem_mib: u64,
     /// Local disk on each node.
     #[serde(default)]
     pub disk_mib: u64,
     /// GPUs on each node.
+    #[serde(default)]
     pub gpu_count: u32,
     /// Their model.
     pub gpu_type: Option<String>,
     /// How many nodes.
     pub node_count: u32,
     /// The priority.
+    #[serde(default)]
     pub priority: i64,
     /// Taken at.
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub submitted_at: Cow<'a, str>,
     /// Not before.
     pub begin_at: Option<String>,
@@ -86,6 +97,13 @@ pub struct Row<'a> {
     /// Free text.
     #[serde(default)]
     pub comment: Option<String>,
+}
+
+impl Row<'_> {
+    /// Why it waits, or how it ended.
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason.or_else(|| self.reasons.first().map(|why| why.reason))
+    }
 }
 
 /// A reason without its message and numbers.

@@ -1,7 +1,7 @@
 use super::sample::job;
 use super::*;
 use clap::Parser;
-use proto::api::{ArrayView, Job, JobDetail, Usage};
+use proto::api::{ArrayView, BriefJob, BriefList, Job, JobDetail, Usage};
 use proto::{Check, Condition, Reason, State};
 
 fn queue() -> Vec<Job> {
@@ -138,7 +138,8 @@ fn what_is_no_column_is_refused_with_the_nearest() {
 
 #[test]
 fn filters_become_a_query() {
-    let query = |words: &[&str]| path(&BqArgs::try_parse_from([&["bq"], words].concat()).unwrap());
+    let query =
+        |words: &[&str]| path("/v1/jobs", &BqArgs::try_parse_from([&["bq"], words].concat()).unwrap());
     assert_eq!(query(&[]).unwrap(), "/v1/jobs");
     assert_eq!(
         query(&["-t", "PD,R", "-u", "a,b", "-r"]).unwrap(),
@@ -152,6 +153,39 @@ fn filters_become_a_query() {
     assert!(
         BqArgs::try_parse_from(["bq", "-t", "RUNNIN"]).unwrap_err().to_string().contains("unknown state")
     );
+}
+
+#[test]
+fn the_brief_list_shows_the_same_in_every_column_that_asks_for_it() {
+    for kind in columns::all().iter().filter(|kind| kind.brief()) {
+        for words in
+            [&["-o", kind.name][..], &["-o", "id", "-S", kind.name], &["--parsable", "-o", kind.name]]
+        {
+            let args = BqArgs::try_parse_from([&["bq"], words].concat()).unwrap();
+            let layout = Layout::of(&args).unwrap();
+            assert!(layout.brief(), "{words:?}");
+            let jobs = queue().into_iter().map(BriefJob::from).collect();
+            let brief = serde_json::to_vec(&BriefList { jobs, truncated: true }).unwrap();
+            let shown = layout.render(&args, &brief, None).unwrap();
+            assert_eq!(shown.text, render(&args, &body(queue()), None).unwrap().text, "{words:?}");
+            assert!(shown.truncated);
+        }
+    }
+}
+
+#[test]
+fn a_list_is_brief_where_nothing_shown_or_sorted_by_needs_more() {
+    let brief = |words: &[&str]| {
+        Layout::of(&BqArgs::try_parse_from([&["bq"], words].concat()).unwrap()).unwrap().brief()
+    };
+    for words in [&[][..], &["-l"], &["-o", "%.18i %.9P %t %R"], &["-S", "-t"]] {
+        assert!(brief(words), "{words:?}");
+    }
+    for words in
+        [&["--parsable"][..], &["-o", "id,comment"], &["-o", "%i %k"], &["-S", "priority"], &["-S", "V"]]
+    {
+        assert!(!brief(words), "{words:?}");
+    }
 }
 
 #[test]

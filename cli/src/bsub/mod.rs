@@ -24,9 +24,7 @@ use crate::out;
 use args::{BsubArgs, Options};
 use clap::FromArgMatches;
 use directives::{Found, Kind, Line};
-use proto::api::{PoolList, Submission, Submitted};
-use proto::duration::{Limit, Short};
-use proto::{ApiError, ErrorCode};
+use proto::api::{Submission, Submitted};
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -104,9 +102,6 @@ pub fn parse_command_line(argv: Vec<OsString>) -> Result<Result<BsubArgs, ExitCo
 async fn submit(options: &Options, json: bool, submission: Submission) -> Result<ExitCode, Fail> {
     let key = submission.idempotency_key.clone();
     let mut client = Client::find()?;
-    if options.time == Some(Limit::Unlimited) {
-        check_unlimited(&mut client, submission.pool.as_deref()).await?;
-    }
     let body = encode(&submission)?;
     // From here on an interrupt must say what became of the job.
     let mut interrupt = match options.wait {
@@ -160,25 +155,6 @@ async fn interrupted(interrupt: &mut Option<tokio::signal::unix::Signal>) {
     };
     if !came {
         std::future::pending::<()>().await;
-    }
-}
-
-/// "No limit" cannot be said in a submission, only left to the pool: refused where the pool would then set one.
-async fn check_unlimited(client: &mut Client, pool: Option<&str>) -> Result<(), Fail> {
-    let pools: PoolList = client.get_as("/v1/pools").await?;
-    let pool = pools.pools.iter().find(|known| pool.map_or(known.default, |name| known.name == name));
-    match pool.and_then(|pool| Some((pool, pool.time_limit_max_s.or(pool.time_limit_default_s)?))) {
-        // Unlimited is the pool's own default, or the controller is about to say that there is no such pool.
-        None => Ok(()),
-        Some((pool, seconds)) => Err(Fail::from(ApiError::new(
-            ErrorCode::InvalidArgument,
-            format!(
-                "pool {:?} limits every job: no limit was asked for, {} is its own",
-                pool.name,
-                Short(seconds)
-            ),
-        ))
-        .hint("give a limit with --time")),
     }
 }
 

@@ -90,6 +90,7 @@ pub fn prepare(
         ntasks: shape.ntasks,
         cpus_per_task: options.cpus_per_task,
         time_limit_s: options.time.and_then(Limit::seconds),
+        time_unlimited: options.time == Some(Limit::Unlimited),
         warn: options.signal.clone(),
         array: options
             .array
@@ -290,6 +291,19 @@ mod tests {
             assert!(fail.error.message.starts_with(message), "{fail}");
         }
         assert!(of(&["-q", "normal", "--begin=now", "--time=5"]).is_ok());
+    }
+
+    #[test]
+    fn no_limit_is_said_and_not_left_to_the_pool() {
+        let limit = |words: &[&str]| {
+            let submission = of(words).unwrap().submission;
+            (submission.time_limit_s, submission.time_unlimited)
+        };
+        assert_eq!(limit(&[]), (None, false));
+        assert_eq!(limit(&["-t", "5"]), (Some(300), false));
+        for none in ["0", "-1", "UNLIMITED"] {
+            assert_eq!(limit(&[&format!("--time={none}")]), (None, true), "{none}");
+        }
     }
 
     #[test]

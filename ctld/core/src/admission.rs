@@ -57,7 +57,10 @@ pub fn admit(job: &Submission, pools: &[PoolRules], operator: bool) -> Result<Ad
         return Err(ApiError::new(ErrorCode::PermissionDenied, message).hint("use a nice of 0 or more"));
     }
     let pool = find_pool(job, pools)?;
-    let time_limit_s = job.time_limit_s.or(pool.time_limit_default_s);
+    let time_limit_s = match job.time_unlimited {
+        true => None,
+        false => job.time_limit_s.or(pool.time_limit_default_s),
+    };
     match (time_limit_s, pool.time_limit_max_s) {
         (Some(asked), Some(max)) if asked > max => {
             let message =
@@ -153,6 +156,10 @@ fn check_amounts(job: &Submission) -> Result<(), ApiError> {
     }
     if let Some(limit) = job.time_limit_s.filter(|s| !(1..=TIME_LIMIT_MAX_S).contains(s)) {
         return Err(invalid(format!("time limit is {limit} s, 1 to {TIME_LIMIT_MAX_S} accepted")));
+    }
+    if let Some(limit) = job.time_limit_s.filter(|_| job.time_unlimited) {
+        return Err(invalid(format!("a time limit of {limit} s and no time limit are asked for at once"))
+            .hint("leave out time_limit_s or time_unlimited"));
     }
     if let Some(proto::api::Begin::AfterS(s)) = job.begin
         && s > TIME_LIMIT_MAX_S

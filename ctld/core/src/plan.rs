@@ -7,6 +7,11 @@
 //!
 //! Surprising: a request that fails is remembered by its shape, so that ten thousand equal ones cost one look.
 
+mod amounts;
+
+pub use amounts::{Amount, Amounts, Booked};
+
+use proto::duration::show_limit;
 use proto::{Check, Condition, IndexSet, Reason};
 use std::collections::HashMap;
 
@@ -19,32 +24,25 @@ pub struct NodeFree {
     pub name: String,
     /// Its pool.
     pub pool_id: i32,
-    /// CPUs free and in all.
-    pub cpus: Amount,
-    /// Memory free and in all, MiB.
-    pub mem_mib: Amount,
-    /// GPUs free, in the order of their ids.
+    /// CPUs, memory and disk.
+    pub amounts: Amounts,
+    /// For how long it may be used, microseconds from now; `None` is without end. A reservation ends.
+    pub until_us: Option<i64>,
+    /// GPUs that nobody has now, in the order of their ids.
     pub gpus_free: Vec<GpuFree>,
     /// Every GPU's model, free or not.
     pub gpu_models: Vec<String>,
 }
 
-/// A divisible amount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Amount {
-    /// Not booked.
-    pub free: i64,
-    /// Booked or not.
-    pub total: i64,
-}
-
-/// A GPU nobody has.
+/// A GPU nobody has now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFree {
     /// Its id in the book.
     pub id: i64,
     /// Its model.
     pub model: String,
+    /// When it is booked next, microseconds from now; `None`: it is not.
+    pub until_us: Option<i64>,
 }
 
 /// What each task of a job asks for.
@@ -58,6 +56,10 @@ pub struct Shape {
     pub cpus: i64,
     /// Memory, MiB.
     pub mem_mib: i64,
+    /// Disk, MiB.
+    pub disk_mib: i64,
+    /// How long it is booked for, microseconds; `None` is without end.
+    pub lasts_us: Option<u64>,
     /// GPUs.
     pub gpus: u32,
     /// Their model, lower case; `None` is any.
@@ -88,6 +90,8 @@ pub struct Placement {
     pub job_id: i64,
     /// The task: 0 for a job that is no array.
     pub task: u32,
+    /// How long it is booked for, microseconds; `None` is without end.
+    pub lasts_us: Option<u64>,
     /// One share a node, the first runs the script.
     pub shares: Vec<Share>,
 }
@@ -101,6 +105,8 @@ pub struct Share {
     pub cpus: i64,
     /// Memory, MiB.
     pub mem_mib: i64,
+    /// Disk, MiB.
+    pub disk_mib: i64,
     /// GPUs, ascending.
     pub gpu_ids: Vec<i64>,
 }
@@ -132,7 +138,7 @@ impl Planner {
 
     /// Whether nothing more can be placed: the limit is reached, or no node has a CPU left.
     pub fn exhausted(&self) -> bool {
-        self.plan.more || self.nodes.iter().all(|n| n.cpus.free < 1 || n.mem_mib.free < 1)
+        self.plan.more || self.nodes.iter().all(|n| n.amounts.cpus.free < 1 || n.amounts.mem_mib.free < 1)
     }
 
     /// Looks at the next jobs of the queue, in its order.
@@ -168,7 +174,8 @@ impl Planner {
             }
             match place(&mut self.nodes, &request.shape) {
                 Ok(shares) => {
-                    self.plan.placements.push(Placement { job_id: request.job_id, task, shares });
+                    let lasts_us = request.shape.lasts_us;
+                    self.plan.placements.push(Placement { job_id: request.job_id, task, lasts_us, shares });
                     left -= 1;
                 }
                 Err(why) => {
@@ -187,7 +194,7 @@ pub fn why_not(nodes: &[NodeFree], shape: &Shape) -> Option<Condition> {
 }
 
 /// Takes what the shape asks for out of `nodes`, or says why that is impossible and takes nothing.
-fn place(nodes: &mut [NodeFree], shape: &Shape) -> Result<Vec<Share>, Condition> {
+pub fn place(nodes: &mut [NodeFree], shape: &Shape) -> Result<Vec<Share>, Condition> {
     let mut fits: Vec<(usize, Share)> = Vec::new();
     for (index, node) in nodes.iter().enumerate().filter(|(_, n)| n.pool_id == shape.pool_id) {
         if let Some(share) = share_on(node, shape) {
@@ -200,15 +207,15 @@ fn place(nodes: &mut [NodeFree], shape: &Shape) -> Result<Vec<Share>, Condition>
     fits.sort_by_key(|(index, share)| {
         let node = &nodes[*index];
         let gpus_left = node.gpus_free.len() - share.gpu_ids.len();
-        (gpus_left, node.cpus.free - share.cpus, node.mem_mib.free - share.mem_mib, node.id)
+        let Amounts { cpus, mem_mib, .. } = &node.amounts;
+        (gpus_left, cpus.free - share.cpus, mem_mib.free - share.mem_mib, node.id)
     });
     fits.truncate(shape.node_count as usize);
     Ok(fits
         .into_iter()
         .map(|(index, share)| {
             let node = &mut nodes[index];
-            node.cpus.free -= share.cpus;
-            node.mem_mib.free -= share.mem_mib;
+            node.amounts.take(&share, shape.lasts_us);
             node.gpus_free.retain(|gpu| !share.gpu_ids.contains(&gpu.id));
             share
         })
@@ -227,14 +234,24 @@ fn share_on(node: &NodeFree, shape: &Shape) -> Option<Share> {
     };
     Some(Share {
         node_id: node.id,
-        cpus: if whole { node.cpus.total } else { shape.cpus },
-        mem_mib: if whole || shape.mem_all { node.mem_mib.total } else { shape.mem_mib },
+        cpus: if whole { node.amounts.cpus.total } else { shape.cpus },
+        mem_mib: if whole || shape.mem_all { node.amounts.mem_mib.total } else { shape.mem_mib },
+        disk_mib: shape.disk_mib,
         gpu_ids,
     })
 }
 
 fn wanted(gpu: &GpuFree, shape: &Shape) -> bool {
+    of_type(gpu, shape) && long_enough(gpu.until_us, shape.lasts_us)
+}
+
+fn of_type(gpu: &GpuFree, shape: &Shape) -> bool {
     shape.gpu_type.as_deref().is_none_or(|model| model_matches(&gpu.model, model))
+}
+
+/// Whether what is free until then is free for so long.
+fn long_enough(until_us: Option<i64>, lasts_us: Option<u64>) -> bool {
+    until_us.is_none_or(|until| lasts_us.is_some_and(|lasts| i128::from(lasts) <= i128::from(until)))
 }
 
 /// Whether a GPU of this model satisfies a request for that type: the whole name, or its leading part, any case
@@ -254,14 +271,25 @@ fn checks_on(node: &NodeFree, shape: &Shape) -> Vec<Check> {
         total,
     };
     let mut failed = Vec::new();
-    let cpus = if shape.exclusive { node.cpus.total.max(shape.cpus) } else { shape.cpus };
-    if cpus > node.cpus.free {
-        failed.push(check("cpus", cpus, node.cpus.free, node.cpus.total));
+    let [cpus_free, mem_free, disk_free] = node.amounts.free_over(shape.lasts_us);
+    let Amounts { cpus: all_cpus, mem_mib: all_mem, disk_mib: all_disk, .. } = &node.amounts;
+    let cpus = if shape.exclusive { all_cpus.total.max(shape.cpus) } else { shape.cpus };
+    if cpus > cpus_free {
+        failed.push(check("cpus", cpus, cpus_free, all_cpus.total));
     }
-    let all_mem = shape.exclusive || shape.mem_all;
-    let mem = if all_mem { node.mem_mib.total.max(shape.mem_mib) } else { shape.mem_mib };
-    if mem > node.mem_mib.free {
-        failed.push(check("mem_mib", mem, node.mem_mib.free, node.mem_mib.total));
+    let whole_mem = shape.exclusive || shape.mem_all;
+    let mem = if whole_mem { all_mem.total.max(shape.mem_mib) } else { shape.mem_mib };
+    if mem > mem_free {
+        failed.push(check("mem_mib", mem, mem_free, all_mem.total));
+    }
+    if shape.disk_mib > disk_free {
+        failed.push(check("disk_mib", shape.disk_mib, disk_free, all_disk.total));
+    }
+    if !long_enough(node.until_us, shape.lasts_us) {
+        let seconds = |us: i64| us / 1_000_000;
+        let asked = shape.lasts_us.map_or(i64::MAX, |us| i64::try_from(us).unwrap_or(i64::MAX));
+        let left = seconds(node.until_us.unwrap_or(i64::MAX));
+        failed.push(check("seconds", seconds(asked), left, left));
     }
     let free = node.gpus_free.iter().filter(|gpu| wanted(gpu, shape)).count() as i64;
     let total = node
@@ -304,7 +332,11 @@ fn unschedulable(nodes: &[NodeFree], shape: &Shape, fitting: usize) -> Condition
     } else {
         match failing.first().and_then(|checks| checks.first()) {
             Some(c) => {
-                format!("asks for {} {}; {} has {} free of {}", c.asked, c.resource, c.place, c.free, c.total)
+                let later = booked_later(&pool, shape).unwrap_or_default();
+                format!(
+                    "asks for {} {}; {} has {} free of {}{later}",
+                    c.asked, c.resource, c.place, c.free, c.total
+                )
             }
             None => Reason::Unschedulable.sentence().to_owned(),
         }
@@ -313,11 +345,26 @@ fn unschedulable(nodes: &[NodeFree], shape: &Shape, fitting: usize) -> Condition
     Condition { reason: Reason::Unschedulable, message, checks: failing.into_iter().flatten().collect() }
 }
 
+/// GPUs of the kind asked for that nobody has now, but that are booked before the request would be done.
+fn booked_later(pool: &[&NodeFree], shape: &Shape) -> Option<String> {
+    let idle = pool.iter().flat_map(|node| &node.gpus_free);
+    let short: Vec<i64> = idle
+        .filter(|gpu| of_type(gpu, shape) && !wanted(gpu, shape))
+        .filter_map(|gpu| gpu.until_us)
+        .collect();
+    let longest = show_limit(Some((*short.iter().max()? / 1_000_000).unsigned_abs()));
+    let are = if short.len() == 1 { "is" } else { "are" };
+    (shape.gpus > 0).then(|| format!("; {} more {are} idle but booked within {longest}", short.len()))
+}
+
 fn asks(shape: &Shape) -> String {
     let mut parts = vec![plural_of(shape.cpus as usize, "cpu"), format!("{} MiB of memory", shape.mem_mib)];
     if shape.gpus > 0 {
         let model = shape.gpu_type.as_deref().map(|m| format!("{m} ")).unwrap_or_default();
         parts.push(format!("{} {model}{}", shape.gpus, plural(shape.gpus as usize, "gpu")));
+    }
+    if shape.disk_mib > 0 {
+        parts.push(format!("{} MiB of disk", shape.disk_mib));
     }
     if shape.exclusive {
         parts.push("the whole node".to_owned());

@@ -7,7 +7,7 @@ use crate::app::{App, Caller};
 use crate::store::{read, snapshot};
 use axum::extract::State;
 use axum::response::Response;
-use proto::api::{JobList, JobQuery};
+use proto::api::{BriefList, JobList, JobQuery};
 use proto::error::ErrorBody;
 
 /// List jobs
@@ -20,6 +20,20 @@ pub(super) async fn list(
     Params(query): Params<JobQuery>,
 ) -> Result<Response, Failure> {
     reply::job_list(read::jobs(&app.db, &query).await?).await
+}
+
+/// List jobs, a line's worth of each
+///
+/// The same entries in the same order, with the fields that a line of a list shows.
+#[utoipa::path(get, path = "/v1/jobs/brief", tag = "jobs", params(JobQuery), responses(
+    (status = 200, description = "what runs, then what waits in its order, then what ended", body = BriefList),
+    (status = "default", description = "refused", body = ErrorBody)))]
+pub(super) async fn brief(
+    State(app): State<App>,
+    _: Caller,
+    Params(query): Params<JobQuery>,
+) -> Result<Response, Failure> {
+    reply::brief_list(read::brief(&app.db, &query).await?).await
 }
 
 /// One job in full
@@ -49,5 +63,5 @@ pub(super) async fn why(
     _: Params<NoParams>,
     Job(job): Job,
 ) -> Result<Response, Failure> {
-    reply::job_list(snapshot::why(&app.db, &job).await?).await
+    reply::job_list(snapshot::why(&app.db, &job, app.config.grace_s()).await?).await
 }

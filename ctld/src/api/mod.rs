@@ -56,6 +56,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(act::hold))
         .routes(routes!(act::release))
         .routes(routes!(act::requeue))
+        .routes(routes!(jobs::brief))
         .routes(routes!(jobs::show))
         .routes(routes!(jobs::why))
         .routes(routes!(wait::wait))

@@ -4,8 +4,9 @@ use super::error::Failure;
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use proto::api::JobList;
+use proto::api::{BriefList, JobList};
 use proto::{ApiError, ErrorCode};
+use serde::Serialize;
 
 /// A list longer than this is written on a thread of its own: ten thousand entries take some ten milliseconds, in which the
 /// async threads would answer nobody else.
@@ -13,7 +14,18 @@ const LONG: usize = 500;
 
 /// Answers with a list of jobs.
 pub(super) async fn job_list(list: JobList) -> Result<Response, Failure> {
-    if list.jobs.len() <= LONG {
+    let long = list.jobs.len() > LONG;
+    written(list, long).await
+}
+
+/// The same, a line's worth of each.
+pub(super) async fn brief_list(list: BriefList) -> Result<Response, Failure> {
+    let long = list.jobs.len() > LONG;
+    written(list, long).await
+}
+
+async fn written(list: impl Serialize + Send + 'static, long: bool) -> Result<Response, Failure> {
+    if !long {
         return Ok(Json(list).into_response());
     }
     let written = tokio::task::spawn_blocking(move || serde_json::to_vec(&list)).await;

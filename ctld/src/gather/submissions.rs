@@ -148,7 +148,10 @@ async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, 
         metrics.batch("submissions", prepared.len(), begun.elapsed());
         match result {
             Ok(results) => {
-                wakes.planner();
+                // What is held waits for a release, which wakes the planner itself.
+                if prepared.iter().any(|prepared| !prepared.submission.hold) {
+                    wakes.planner();
+                }
                 for (answer, result) in answers.into_iter().zip(results) {
                     metrics.submission(&result);
                     // A caller that is gone asks again with its key.
@@ -170,6 +173,43 @@ async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, 
                     let _ = answer.send(Err(api.clone()));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::pools::{DeclaredPool, declare};
+    use futures_util::FutureExt;
+
+    #[sqlx::test(migrations = "../migrations")]
+    async fn the_planner_is_woken_by_what_it_may_place_and_not_by_what_is_held(db: PgPool) {
+        let pool = DeclaredPool {
+            name: "main".into(),
+            is_default: true,
+            time_limit_max_s: None,
+            time_limit_default_s: None,
+            mem_per_cpu_default_mib: 1024,
+        };
+        declare(&db, &[pool]).await.unwrap();
+        let wakes = Arc::new(Wakes::default());
+        let submissions = Submissions::start(db, wakes.clone(), Arc::default());
+        let caller =
+            Caller { uid: 1000, gid: 1000, user: "alice".into(), tenant: "default".into(), operator: false };
+        let job = |key: &str, hold: bool| -> Submission {
+            let body = serde_json::json!({ "idempotency_key": key, "name": "n", "script": "#!/bin/sh\n",
+                "chdir": "/", "umask": 18, "cpus": 1, "nodes": 1, "hold": hold });
+            serde_json::from_value(body).unwrap()
+        };
+        for (keys, woken) in
+            [(&[("a", true)][..], false), (&[("b", false)], true), (&[("c", true), ("d", false)], true)]
+        {
+            let jobs = keys.iter().map(|(key, hold)| job(key, *hold)).collect();
+            for answer in submissions.submit(&caller, jobs).await {
+                assert!(!answer.unwrap().replayed);
+            }
+            assert_eq!(wakes.planner_woken().now_or_never().is_some(), woken, "{keys:?}");
         }
     }
 }

@@ -4,8 +4,9 @@
 use crate::app::App;
 use crate::gather::Pace;
 use crate::store::StoreError;
-use crate::store::place::{Applied, apply, extend_overdue, record_waits};
-use crate::store::snapshot::{next_begin_s, nodes_free, pools_with_work, queue_page};
+use crate::store::overrun::extend_overdue;
+use crate::store::place::{Applied, apply, record_waits};
+use crate::store::snapshot::{Queue, free, next_begin_s, queue_page, queues_with_work};
 use ctld_core::plan::{Plan, Planner};
 use proto::Condition;
 use std::collections::HashMap;
@@ -90,19 +91,19 @@ impl PoolPlanner {
     async fn pass(&mut self) -> Result<(), StoreError> {
         let begun = Instant::now();
         let with_reasons = self.reasons_written.is_none_or(|at| at.elapsed() >= REASONS_EVERY);
-        let pools = pools_with_work(&self.app.db).await?;
+        let queues = queues_with_work(&self.app.db).await?;
         // A pass that leaves the reasons out is followed by one that does not, however quiet it becomes.
-        self.reasons_due = !with_reasons && !pools.is_empty();
-        if pools.is_empty() {
+        self.reasons_due = !with_reasons && !queues.is_empty();
+        if queues.is_empty() {
             return Ok(());
         }
         if with_reasons {
             self.reasons_written = Some(begun);
         }
-        for pool_id in pools {
+        for queue in queues {
             let mut replans = 0;
             loop {
-                let (applied, more) = plan_pool(&self.app, pool_id, with_reasons).await?;
+                let (applied, more) = plan_queue(&self.app, queue, with_reasons).await?;
                 self.app.metrics.placed(applied.placed, applied.conflicts);
                 self.app.wakes.nodes(applied.nodes);
                 replans += usize::from(applied.conflicts > 0);
@@ -117,9 +118,10 @@ impl PoolPlanner {
     }
 }
 
-/// Plans one pool and applies the plan. Also says whether the plan stopped at its limit.
-async fn plan_pool(app: &App, pool_id: i32, with_reasons: bool) -> Result<(Applied, bool), StoreError> {
-    let mut planner = Planner::new(nodes_free(&app.db, pool_id).await?, PLACEMENTS_MAX);
+/// Plans one queue and applies the plan. Also says whether the plan stopped at its limit.
+async fn plan_queue(app: &App, queue: Queue, with_reasons: bool) -> Result<(Applied, bool), StoreError> {
+    let grace_s = app.config.grace_s();
+    let mut planner = Planner::new(free(&app.db, queue).await?, PLACEMENTS_MAX);
     if planner.exhausted() && !with_reasons {
         return Ok((Applied::default(), false));
     }
@@ -127,7 +129,7 @@ async fn plan_pool(app: &App, pool_id: i32, with_reasons: bool) -> Result<(Appli
     let mut cursor = None;
     let mut size = PAGE_FIRST;
     loop {
-        let page = queue_page(&app.db, pool_id, cursor, size).await?;
+        let page = queue_page(&app.db, queue, cursor, size, grace_s).await?;
         planner.consider(&page.requests);
         if with_reasons {
             stored.extend(page.reasons.into_iter().map(|(id, reason, message)| (id, (reason, message))));
@@ -142,7 +144,7 @@ async fn plan_pool(app: &App, pool_id: i32, with_reasons: bool) -> Result<(Appli
     let applied = if placements.is_empty() {
         Applied::default()
     } else {
-        apply(&app.db, &placements, u32::try_from(app.config.kill_grace_s).unwrap_or(u32::MAX)).await?
+        apply(&app.db, queue.scope, &placements, grace_s).await?
     };
     if with_reasons {
         record_waits(&app.db, &changed(waits, &stored)).await?;

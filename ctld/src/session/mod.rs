@@ -220,7 +220,7 @@ impl<'a> Open<'a> {
     /// Sends what the node has not been told, in parts that fit a frame.
     async fn send_target(&mut self, socket: &mut WebSocket, first: bool) -> Result<(), Ended> {
         let config = &self.app.config;
-        let grace_s = u32::try_from(config.kill_grace_s).unwrap_or(u32::MAX);
+        let grace_s = config.grace_s();
         let terms = Terms { cluster: &config.cluster, grace_s };
         let target = match target(&self.app.db, self.session, &mut self.told, first, terms).await {
             Ok(Some(target)) => target,

@@ -365,24 +365,16 @@ impl<'a> Act<'a> {
 async fn lock_jobs(tx: &mut PgConnection, ids: &[i64]) -> Result<HashMap<i64, Locked>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT j.id, j.user_name, j.name, p.name AS pool, j.is_array, j.ended_at IS NOT NULL AS "ended!", j.hold,
-               j.indices::text AS "indices!", j.pending::text AS "pending!"
+               j.indices::text AS "indices!", j.pending::text AS "pending!", j.active
            FROM jobs j JOIN pools p ON p.id = j.pool_id
            WHERE j.id = ANY($1) ORDER BY j.id FOR UPDATE OF j"#,
         ids
     )
     .fetch_all(&mut *tx)
     .await?;
-    let active = sqlx::query!(
-        r#"SELECT job_id, range_agg(int4range(task, task + 1))::text AS "tasks!"
-           FROM attempts WHERE job_id = ANY($1) AND ended_at IS NULL GROUP BY job_id"#,
-        ids
-    )
-    .fetch_all(tx)
-    .await?;
-    let mut active_of: HashMap<i64, IndexSet> = HashMap::with_capacity(active.len());
-    for row in active {
-        active_of.insert(row.job_id, index_set("attempts", "task", &row.tasks)?);
-    }
+    // Whoever places or ends a task holds its job's lock: the count is true now. Most of a queue has nothing active.
+    let busy: Vec<i64> = rows.iter().filter(|row| row.active > 0).map(|row| row.id).collect();
+    let mut active_of = active_tasks(tx, &busy).await?;
     let mut jobs = HashMap::with_capacity(rows.len());
     for row in rows {
         jobs.insert(
@@ -401,6 +393,21 @@ async fn lock_jobs(tx: &mut PgConnection, ids: &[i64]) -> Result<HashMap<i64, Lo
         );
     }
     Ok(jobs)
+}
+
+/// The tasks of these jobs that have a live attempt.
+async fn active_tasks(tx: &mut PgConnection, ids: &[i64]) -> Result<HashMap<i64, IndexSet>, StoreError> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let active = sqlx::query!(
+        r#"SELECT job_id, range_agg(int4range(task, task + 1))::text AS "tasks!"
+           FROM attempts WHERE job_id = ANY($1) AND ended_at IS NULL GROUP BY job_id"#,
+        ids
+    )
+    .fetch_all(tx)
+    .await?;
+    active.into_iter().map(|row| Ok((row.job_id, index_set("attempts", "task", &row.tasks)?))).collect()
 }
 
 /// Takes tasks that were never placed out of the queue as cancelled. Returns the jobs that end by it.
@@ -423,16 +430,18 @@ async fn drop_pending(
                version = j.version + 1
            FROM unnest($1::bigint[], $2::text[]) AS t(id, tasks_text), LATERAL (SELECT t.tasks_text::int4multirange AS tasks) i
            WHERE j.id = t.id
-           RETURNING j.id, j.ended_at IS NOT NULL AS "ended!""#,
+           RETURNING j.id, j.is_array, j.ended_at IS NOT NULL AS "ended!""#,
         &jobs,
         &tasks,
         condition
     )
     .fetch_all(&mut *tx)
     .await?;
-    let ended: Vec<i64> = rows.into_iter().filter(|row| row.ended).map(|row| row.id).collect();
-    summarise_arrays(tx, &ended).await?;
-    Ok(ended)
+    let arrays: Vec<i64> = rows.iter().filter(|row| row.ended && row.is_array).map(|row| row.id).collect();
+    if !arrays.is_empty() {
+        summarise_arrays(tx, &arrays).await?;
+    }
+    Ok(rows.into_iter().filter(|row| row.ended).map(|row| row.id).collect())
 }
 
 /// Marks live attempts to be stopped. A cancel overrides a requeue under way, nothing overrides a cancel. Returns the nodes

@@ -5,6 +5,7 @@
 //! The one release act is here: an ended allocation gives back its amounts, its bookings move to history up to the attested
 //! instant, and when the last allocation of an attempt is released the attempt ends and its job with it.
 
+use super::reservations::carve;
 use super::{StoreError, condition_value};
 use ctld_core::lifecycle::{Step, StopAs, StopAsked, advance, outcome};
 use proto::session::{Ended, Event};
@@ -333,8 +334,9 @@ impl Changes {
         )
         .fetch_all(&mut *tx)
         .await?;
-        sqlx::query_file!("src/store/sql/release.sql", &ids, &ages).execute(tx).await?;
-        Ok(())
+        let inside = sqlx::query_file!("src/store/sql/release.sql", &ids, &ages).fetch_all(&mut *tx).await?;
+        let inside: Vec<i64> = inside.into_iter().map(|row| row.allocation_id).collect();
+        carve::give_back(tx, &inside).await
     }
 
     /// Ends the attempts of which nothing is left, and their jobs; has the rest of the others stopped.

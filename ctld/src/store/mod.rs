@@ -6,12 +6,16 @@
 //! names table, column and row.
 
 pub mod act;
+mod books;
 pub mod facts;
 pub mod holds;
+pub mod modes;
 pub mod node;
+pub mod overrun;
 pub mod place;
 pub mod pools;
 pub mod read;
+pub mod reservations;
 pub mod snapshot;
 pub mod submit;
 
@@ -70,6 +74,15 @@ impl StoreError {
             }),
             _ => false,
         }
+    }
+}
+
+impl StoreError {
+    /// Whether somebody else came first: a deadlock (40P01), a serialization failure (40001) or an exclusion (23P01), which
+    /// PostgreSQL may raise also under `ON CONFLICT DO NOTHING` when two overlapping ranges race.
+    pub fn is_conflict(&self) -> bool {
+        let StoreError::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| matches!(code.as_ref(), "40P01" | "40001" | "23P01"))
     }
 }
 

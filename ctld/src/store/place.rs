@@ -4,9 +4,14 @@
 //! Jobs are locked first, then nodes and GPUs FOR SHARE (so that a hold and a placement are ordered: whichever commits
 //! second sees the first), then node_resources; the counters' CHECK and the book's exclusion constraint stand behind that.
 //! What was booked by somebody else meanwhile comes back as a conflict and is planned anew.
+//!
+//! Placements inside a reservation take from what it has booked: GPUs are carved out of its bookings, amounts counted
+//! against its own, and the node's counters, which hold the whole reservation, stay as they are.
 
+use super::books::books;
+use super::reservations::carve::carve;
 use super::{StoreError, index_set};
-use ctld_core::plan::Placement;
+use ctld_core::plan::{Amount, Amounts, Placement};
 use proto::IndexSet;
 use sqlx::{PgConnection, PgPool};
 use std::collections::{HashMap, HashSet};
@@ -28,39 +33,59 @@ pub struct Applied {
     pub conflicts: usize,
 }
 
-/// Bookings of live allocations that reach, or have passed, their end become open-ended: what still runs still holds its
-/// place. Runs every few seconds, well within the minute it looks ahead.
-pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
-    let devices = sqlx::query!(
-        "UPDATE device_bookings SET during = tstzrange(lower(during), NULL)
-         WHERE kind = 'allocation' AND upper(during) <= compute_now() + interval '60 s'"
-    )
-    .execute(db)
-    .await?;
-    let nodes = sqlx::query!(
-        "UPDATE node_bookings SET during = tstzrange(lower(during), NULL)
-         WHERE upper(during) <= compute_now() + interval '60 s'"
-    )
-    .execute(db)
-    .await?;
-    Ok(devices.rows_affected() + nodes.rows_affected())
+/// Where placements take their place from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// From what is free of the pool's nodes.
+    Pool,
+    /// From what this reservation has booked.
+    Reservation(i64),
+}
+
+impl Scope {
+    /// The reservation's id.
+    pub fn reservation_id(self) -> Option<i64> {
+        match self {
+            Scope::Pool => None,
+            Scope::Reservation(id) => Some(id),
+        }
+    }
+}
+
+/// How long a job with this limit is booked for, microseconds: limit, grace and clean-up.
+pub fn booked_for_us(time_limit_s: Option<i64>, grace_s: u32) -> Option<u64> {
+    let seconds = time_limit_s?.max(0).saturating_add(i64::from(grace_s) + CLEANUP_S);
+    Some(seconds.unsigned_abs().saturating_mul(1_000_000))
 }
 
 /// Books what still holds of these placements, to start now.
-pub async fn apply(db: &PgPool, placements: &[Placement], grace_s: u32) -> Result<Applied, StoreError> {
+pub async fn apply(
+    db: &PgPool,
+    scope: Scope,
+    placements: &[Placement],
+    grace_s: u32,
+) -> Result<Applied, StoreError> {
     let mut tx = db.begin().await?;
     // 1. What still holds of jobs, nodes and GPUs, under their locks.
-    let mut standing = still_pending(&mut tx, placements).await?;
+    let mut standing = still_pending(&mut tx, scope, placements, grace_s).await?;
     standing = still_eligible(&mut tx, standing).await?;
     // 2. What fits the nodes' amounts, and the book; each try under a savepoint.
     let mut applied = Applied::default();
     for _ in 0..TRIES {
-        let fitting = within_resources(&mut tx, &standing).await?;
+        let fitting = within_resources(&mut tx, scope, &standing).await?;
         if fitting.is_empty() {
             break;
         }
         let mut savepoint = sqlx::Acquire::begin(&mut *tx).await?;
-        let taken = book(&mut savepoint, &fitting, grace_s).await?;
+        let taken = match book(&mut savepoint, scope, &fitting).await {
+            Ok(taken) => taken,
+            // Two that booked overlapping ranges at once: one of them may be told so by an error in place of a missing row.
+            Err(error) if error.is_conflict() => {
+                savepoint.rollback().await?;
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         if taken.is_empty() {
             savepoint.commit().await?;
             applied.placed = fitting.len();
@@ -77,28 +102,35 @@ pub async fn apply(db: &PgPool, placements: &[Placement], grace_s: u32) -> Resul
     Ok(applied)
 }
 
-/// Locks the jobs and keeps the placements whose task still waits and that their throttle still allows.
+/// Locks the jobs and keeps the placements whose task still waits, as it was, and that their throttle still allows.
 async fn still_pending<'a>(
     tx: &mut PgConnection,
+    scope: Scope,
     placements: &'a [Placement],
+    grace_s: u32,
 ) -> Result<Vec<&'a Placement>, StoreError> {
     let ids: Vec<i64> = placements.iter().map(|p| p.job_id).collect();
     let rows = sqlx::query!(
-        r#"SELECT id, pending::text AS "pending!", throttle, active FROM jobs
-           WHERE id = ANY($1) AND hold IS NULL AND NOT isempty(pending) ORDER BY id FOR UPDATE"#,
-        &ids
+        r#"SELECT id, pending::text AS "pending!", throttle, active, time_limit_s FROM jobs
+           WHERE id = ANY($1) AND hold IS NULL AND NOT isempty(pending) AND reservation_id IS NOT DISTINCT FROM $2
+           ORDER BY id FOR UPDATE"#,
+        &ids,
+        scope.reservation_id()
     )
     .fetch_all(tx)
     .await?;
-    let mut waiting: HashMap<i64, (IndexSet, i64)> = HashMap::with_capacity(rows.len());
+    let mut waiting: HashMap<i64, (IndexSet, i64, Option<u64>)> = HashMap::with_capacity(rows.len());
     for row in rows {
         let left = row.throttle.map_or(i64::MAX, |limit| i64::from(limit - row.active));
-        waiting.insert(row.id, (index_set("jobs", "pending", &row.pending)?, left));
+        let lasts_us = booked_for_us(row.time_limit_s, grace_s);
+        waiting.insert(row.id, (index_set("jobs", "pending", &row.pending)?, left, lasts_us));
     }
     Ok(placements
         .iter()
         .filter(|p| match waiting.get_mut(&p.job_id) {
-            Some((pending, left)) if *left > 0 && pending.contains(p.task) => {
+            Some((pending, left, lasts_us))
+                if *left > 0 && pending.contains(p.task) && *lasts_us == p.lasts_us =>
+            {
                 *left -= 1;
                 true
             }
@@ -145,37 +177,30 @@ async fn still_eligible<'a>(
         .collect())
 }
 
-/// Locks the nodes' amounts and keeps, in order, the placements that fit them.
+/// Locks the nodes' amounts and keeps, in order, the placements that fit them: now, and over what is booked for later.
 async fn within_resources<'a>(
     tx: &mut PgConnection,
+    scope: Scope,
     placements: &[&'a Placement],
 ) -> Result<Vec<&'a Placement>, StoreError> {
     let node_ids: Vec<i64> = placements.iter().flat_map(|p| p.shares.iter().map(|s| s.node_id)).collect();
-    let rows = sqlx::query!(
-        r#"SELECT node_id, resource, (floor(allocatable * ratio) - allocated)::bigint AS "free!"
-           FROM node_resources WHERE node_id = ANY($1) ORDER BY node_id, resource FOR UPDATE"#,
-        &node_ids
-    )
-    .fetch_all(tx)
-    .await?;
-    let mut cpus: HashMap<i64, i64> = HashMap::new();
-    let mut mem: HashMap<i64, i64> = HashMap::new();
-    for row in rows {
-        let amounts = if row.resource == "cpus" { &mut cpus } else { &mut mem };
-        amounts.insert(row.node_id, row.free);
-    }
+    let mut nodes = match scope {
+        Scope::Pool => lock_nodes_amounts(tx, &node_ids).await?,
+        Scope::Reservation(id) => lock_reserved_amounts(tx, id, &node_ids).await?,
+    };
     Ok(placements
         .iter()
         .copied()
         .filter(|p| {
-            let fits = p.shares.iter().all(|s| {
-                cpus.get(&s.node_id).is_some_and(|free| *free >= s.cpus)
-                    && mem.get(&s.node_id).is_some_and(|free| *free >= s.mem_mib)
-            });
+            let fits = p
+                .shares
+                .iter()
+                .all(|s| nodes.get(&s.node_id).is_some_and(|amounts| amounts.fits(s, p.lasts_us)));
             if fits {
                 for s in &p.shares {
-                    *cpus.entry(s.node_id).or_default() -= s.cpus;
-                    *mem.entry(s.node_id).or_default() -= s.mem_mib;
+                    if let Some(amounts) = nodes.get_mut(&s.node_id) {
+                        amounts.take(s, p.lasts_us);
+                    }
                 }
             }
             fits
@@ -183,17 +208,90 @@ async fn within_resources<'a>(
         .collect())
 }
 
+/// What these nodes have, locked until the end of the transaction.
+pub(super) async fn lock_nodes_amounts(
+    tx: &mut PgConnection,
+    node_ids: &[i64],
+) -> Result<HashMap<i64, Amounts>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT node_id, resource, floor(allocatable * ratio)::bigint AS "total!", allocated
+           FROM node_resources WHERE node_id = ANY($1) ORDER BY node_id, resource FOR UPDATE"#,
+        node_ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut nodes: HashMap<i64, Amounts> = HashMap::new();
+    for row in rows {
+        let node = nodes.entry(row.node_id).or_default();
+        let amount = Amount { free: row.total - row.allocated, total: row.total };
+        match row.resource.as_str() {
+            "cpus" => node.cpus = amount,
+            "mem_mib" => node.mem_mib = amount,
+            "disk_mib" => node.disk_mib = amount,
+            other => return Err(super::row_error("node_resources", "resource", other)),
+        }
+    }
+    // Read after the locks are held: whoever booked before has committed.
+    for (node_id, book) in books(tx, node_ids).await? {
+        if let Some(amounts) = nodes.remove(&node_id) {
+            nodes.insert(node_id, amounts.with_book(book));
+        }
+    }
+    Ok(nodes)
+}
+
+/// What a reservation has on these nodes beside what runs in it, locked until the end of the transaction.
+async fn lock_reserved_amounts(
+    tx: &mut PgConnection,
+    reservation_id: i64,
+    node_ids: &[i64],
+) -> Result<HashMap<i64, Amounts>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT node_id, cpus, mem_mib, disk_mib FROM node_bookings
+           WHERE reservation_id = $1 AND allocation_id IS NULL AND node_id = ANY($2) AND during @> compute_now()
+           ORDER BY id FOR UPDATE"#,
+        reservation_id,
+        node_ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let inside = sqlx::query!(
+        r#"SELECT node_id, sum(cpus)::bigint AS "cpus!", sum(mem_mib)::bigint AS "mem_mib!",
+               sum(disk_mib)::bigint AS "disk_mib!"
+           FROM node_bookings WHERE reservation_id = $1 AND allocation_id IS NOT NULL GROUP BY node_id"#,
+        reservation_id
+    )
+    .fetch_all(tx)
+    .await?;
+    let whole = |total: i64| Amount { free: total, total };
+    let mut nodes: HashMap<i64, Amounts> = rows
+        .into_iter()
+        .map(|row| {
+            let amounts = Amounts::new(whole(i64::from(row.cpus)), whole(row.mem_mib), whole(row.disk_mib));
+            (row.node_id, amounts)
+        })
+        .collect();
+    for row in inside {
+        if let Some(amounts) = nodes.get_mut(&row.node_id) {
+            amounts.cpus.free -= row.cpus;
+            amounts.mem_mib.free -= row.mem_mib;
+            amounts.disk_mib.free -= row.disk_mib;
+        }
+    }
+    Ok(nodes)
+}
+
 /// Writes attempts, allocations and bookings. Returns the tasks whose GPUs somebody else has booked; if there are any, the
 /// caller rolls all of it back.
 async fn book(
     tx: &mut PgConnection,
+    scope: Scope,
     placements: &[&Placement],
-    grace_s: u32,
 ) -> Result<HashSet<(i64, u32)>, StoreError> {
     let shares: Vec<(&Placement, usize)> =
         placements.iter().flat_map(|p| (0..p.shares.len()).map(move |position| (*p, position))).collect();
-    let (mut job, mut task, mut position, mut node, mut cpus, mut mem) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut job, mut task, mut position, mut node) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut cpus, mut mem, mut disk, mut lasts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (p, at) in &shares {
         let share = &p.shares[*at];
         job.push(p.job_id);
@@ -202,6 +300,8 @@ async fn book(
         node.push(share.node_id);
         cpus.push(share.cpus as i32);
         mem.push(share.mem_mib);
+        disk.push(share.disk_mib);
+        lasts.push(p.lasts_us.map(|us| us as f64 / 1e6));
     }
     let booked = sqlx::query_file!(
         "src/store/sql/place.sql",
@@ -211,7 +311,9 @@ async fn book(
         &node,
         &cpus,
         &mem,
-        f64::from(grace_s) + CLEANUP_S as f64
+        &disk,
+        &lasts as &[Option<f64>],
+        scope.reservation_id()
     )
     .fetch_all(&mut *tx)
     .await?;
@@ -233,11 +335,21 @@ async fn book(
     devices.sort_unstable();
     let gpu_ids: Vec<i64> = devices.iter().map(|d| d.0).collect();
     let allocation_ids: Vec<i64> = devices.iter().map(|d| d.1).collect();
+    if let Scope::Reservation(id) = scope {
+        let carved = carve(tx, id, &gpu_ids, &allocation_ids).await?;
+        let others: HashSet<_> =
+            devices.iter().filter(|d| !carved.contains(&d.0)).map(|d| (d.2, d.3)).collect();
+        if !others.is_empty() {
+            return Ok(others);
+        }
+    }
+    // The mode timeline decides with the constraint: a GPU is given whole only where it is whole for the whole time.
     let won: HashSet<i64> = sqlx::query_scalar!(
-        "INSERT INTO device_bookings (gpu_id, span, during, allocation_id, atom, kind)
-         SELECT i.gpu_id, int4range(NULL, NULL), b.during, i.allocation_id, 'gpu', 'allocation'
+        "INSERT INTO device_bookings (gpu_id, span, during, allocation_id, reservation_id, atom, kind)
+         SELECT i.gpu_id, int4range(NULL, NULL), b.during, i.allocation_id, b.reservation_id, 'gpu', 'allocation'
          FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i(gpu_id, allocation_id, ord)
          JOIN node_bookings b ON b.allocation_id = i.allocation_id
+         WHERE EXISTS (SELECT FROM gpu_modes m WHERE m.gpu_id = i.gpu_id AND m.mode = 'whole' AND m.during @> b.during)
          ORDER BY i.ord
          ON CONFLICT DO NOTHING
          RETURNING gpu_id",

@@ -1,7 +1,9 @@
 //! What the planner looks at: what is free on the nodes that take work, and the queue in its order, a page at a time.
 
+use super::books::books;
+use super::place::{Scope, booked_for_us};
 use super::{StoreError, index_set};
-use ctld_core::plan::{Amount, GpuFree, NodeFree, Request, Shape, why_not};
+use ctld_core::plan::{Amount, Amounts, GpuFree, NodeFree, Request, Shape, why_not};
 use proto::JobRef;
 use sqlx::PgPool;
 use std::collections::HashMap;
@@ -24,51 +26,86 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
-/// The ids of every pool that has work waiting to be placed.
-pub async fn pools_with_work(db: &PgPool) -> Result<Vec<i32>, StoreError> {
-    Ok(sqlx::query_scalar!(
-        "SELECT p.id FROM pools p
-         WHERE EXISTS (SELECT FROM jobs j WHERE j.pool_id = p.id AND NOT isempty(j.pending) AND j.hold IS NULL
-             AND (j.begin_at IS NULL OR j.begin_at <= compute_now()))
-         ORDER BY p.id"
-    )
-    .fetch_all(db)
-    .await?)
+/// A queue: that of a pool, or that of a reservation in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The pool.
+    pub pool_id: i32,
+    /// Where its jobs are placed.
+    pub scope: Scope,
 }
 
-/// What is free on the nodes of a pool that take work now and have a session.
+/// Every queue that has work waiting to be placed; reservations first, whose time is short.
+pub async fn queues_with_work(db: &PgPool) -> Result<Vec<Queue>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT r.pool_id AS "pool_id!", r.id AS reservation_id FROM reservations r
+           WHERE r.state = 'running' AND EXISTS (SELECT FROM jobs j WHERE j.reservation_id = r.id AND NOT isempty(j.pending)
+               AND j.hold IS NULL AND (j.begin_at IS NULL OR j.begin_at <= compute_now()))
+           UNION ALL
+           SELECT p.id, NULL FROM pools p
+           WHERE EXISTS (SELECT FROM jobs j WHERE j.pool_id = p.id AND NOT isempty(j.pending) AND j.hold IS NULL
+               AND j.reservation_id IS NULL AND (j.begin_at IS NULL OR j.begin_at <= compute_now()))"#
+    )
+    .fetch_all(db)
+    .await?;
+    let scope = |id: Option<i64>| id.map_or(Scope::Pool, Scope::Reservation);
+    Ok(rows.into_iter().map(|row| Queue { pool_id: row.pool_id, scope: scope(row.reservation_id) }).collect())
+}
+
+/// What this queue's jobs may take now.
+pub async fn free(db: &PgPool, queue: Queue) -> Result<Vec<NodeFree>, StoreError> {
+    match queue.scope {
+        Scope::Pool => nodes_free(db, queue.pool_id).await,
+        Scope::Reservation(id) => reserved_free(db, queue.pool_id, id).await,
+    }
+}
+
+/// What is free on the nodes of a pool that take work now and have a session, and for how long.
 pub async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT n.id, n.name,
                floor(c.allocatable * c.ratio)::bigint AS "cpus!", c.allocated AS cpus_allocated,
-               floor(m.allocatable * m.ratio)::bigint AS "mem!", m.allocated AS mem_allocated
+               floor(m.allocatable * m.ratio)::bigint AS "mem!", m.allocated AS mem_allocated,
+               coalesce(floor(d.allocatable * d.ratio)::bigint, 0) AS "disk!", coalesce(d.allocated, 0) AS "disk_allocated!"
            FROM nodes n
            JOIN node_resources c ON c.node_id = n.id AND c.resource = 'cpus'
            JOIN node_resources m ON m.node_id = n.id AND m.resource = 'mem_mib'
+           LEFT JOIN node_resources d ON d.node_id = n.id AND d.resource = 'disk_mib'
            WHERE n.pool_id = $1 AND n.eligible AND n.connection = 'connected'
            ORDER BY n.id"#,
         pool_id
     )
     .fetch_all(db)
     .await?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut books = books(&mut *db.acquire().await?, &ids).await?;
     let mut nodes: Vec<NodeFree> = rows
         .into_iter()
-        .map(|row| NodeFree {
-            id: row.id,
-            name: row.name,
-            pool_id,
-            cpus: Amount { free: row.cpus - row.cpus_allocated, total: row.cpus },
-            mem_mib: Amount { free: row.mem - row.mem_allocated, total: row.mem },
-            gpus_free: Vec::new(),
-            gpu_models: Vec::new(),
+        .map(|row| {
+            let amount = |total: i64, allocated: i64| Amount { free: total - allocated, total };
+            let amounts = Amounts::new(
+                amount(row.cpus, row.cpus_allocated),
+                amount(row.mem, row.mem_allocated),
+                amount(row.disk, row.disk_allocated),
+            );
+            NodeFree {
+                id: row.id,
+                name: row.name,
+                pool_id,
+                amounts: amounts.with_book(books.remove(&row.id).unwrap_or_default()),
+                until_us: None,
+                gpus_free: Vec::new(),
+                gpu_models: Vec::new(),
+            }
         })
         .collect();
-    let index: HashMap<i64, usize> = nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect();
     let gpus = sqlx::query!(
         r#"SELECT g.id, g.node_id, g.model,
                g.eligible AND g.mode = 'whole' AND NOT EXISTS (
                    SELECT FROM device_bookings b
-                   WHERE b.gpu_id = g.id AND b.during && tstzrange(compute_now(), NULL)) AS "free!"
+                   WHERE b.gpu_id = g.id AND b.during @> compute_now()) AS "free!",
+               (SELECT (extract(epoch FROM min(lower(b.during)) - compute_now()) * 1000000)::bigint
+                FROM device_bookings b WHERE b.gpu_id = g.id AND lower(b.during) > compute_now()) AS until_us
            FROM gpus g JOIN nodes n ON n.id = g.node_id
            WHERE n.pool_id = $1 AND n.eligible AND n.connection = 'connected' AND g.present
            ORDER BY g.id"#,
@@ -76,29 +113,92 @@ pub async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, Stor
     )
     .fetch_all(db)
     .await?;
+    let index: HashMap<i64, usize> = nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect();
     for gpu in gpus {
         let Some(&at) = index.get(&gpu.node_id) else { continue };
         nodes[at].gpu_models.push(gpu.model.clone());
         if gpu.free {
-            nodes[at].gpus_free.push(GpuFree { id: gpu.id, model: gpu.model });
+            nodes[at].gpus_free.push(GpuFree { id: gpu.id, model: gpu.model, until_us: gpu.until_us });
         }
     }
     Ok(nodes)
 }
 
-/// The next page of a pool's queue: jobs that are not held and whose begin time has come.
+/// What a running reservation has booked that no job in it has, until it ends.
+async fn reserved_free(db: &PgPool, pool_id: i32, reservation_id: i64) -> Result<Vec<NodeFree>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT n.id, n.name, b.cpus, b.mem_mib, b.disk_mib,
+               (extract(epoch FROM upper(b.during) - compute_now()) * 1000000)::bigint AS "until_us!",
+               coalesce(i.cpus, 0) AS "cpus_inside!", coalesce(i.mem_mib, 0) AS "mem_inside!",
+               coalesce(i.disk_mib, 0) AS "disk_inside!"
+           FROM node_bookings b JOIN nodes n ON n.id = b.node_id
+           LEFT JOIN LATERAL (SELECT sum(i.cpus)::bigint AS cpus, sum(i.mem_mib)::bigint AS mem_mib,
+                   sum(i.disk_mib)::bigint AS disk_mib
+               FROM node_bookings i
+               WHERE i.reservation_id = $1 AND i.node_id = b.node_id AND i.allocation_id IS NOT NULL) i ON true
+           WHERE b.reservation_id = $1 AND b.allocation_id IS NULL AND b.during @> compute_now()
+               AND n.eligible AND n.connection = 'connected'
+           ORDER BY n.id"#,
+        reservation_id
+    )
+    .fetch_all(db)
+    .await?;
+    let mut nodes: Vec<NodeFree> = rows
+        .into_iter()
+        .map(|row| {
+            let amount = |total: i64, inside: i64| Amount { free: total - inside, total };
+            NodeFree {
+                id: row.id,
+                name: row.name,
+                pool_id,
+                amounts: Amounts::new(
+                    amount(i64::from(row.cpus), row.cpus_inside),
+                    amount(row.mem_mib, row.mem_inside),
+                    amount(row.disk_mib, row.disk_inside),
+                ),
+                until_us: Some(row.until_us),
+                gpus_free: Vec::new(),
+                gpu_models: Vec::new(),
+            }
+        })
+        .collect();
+    let gpus = sqlx::query!(
+        r#"SELECT DISTINCT ON (g.id) g.id, g.node_id, g.model,
+               g.eligible AND b.kind = 'reservation' AND b.during @> compute_now() AS "free!",
+               (extract(epoch FROM upper(b.during) - compute_now()) * 1000000)::bigint AS until_us
+           FROM device_bookings b JOIN gpus g ON g.id = b.gpu_id
+           WHERE b.reservation_id = $1 AND b.atom = 'gpu' AND g.present
+           ORDER BY g.id, lower(b.during)"#,
+        reservation_id
+    )
+    .fetch_all(db)
+    .await?;
+    for gpu in gpus {
+        let Some(node) = nodes.iter_mut().find(|node| node.id == gpu.node_id) else { continue };
+        node.gpu_models.push(gpu.model.clone());
+        if gpu.free {
+            node.gpus_free.push(GpuFree { id: gpu.id, model: gpu.model, until_us: gpu.until_us });
+        }
+    }
+    Ok(nodes)
+}
+
+/// The next page of a queue: jobs that are not held and whose begin time has come. `grace_s` is what a job gets beyond its
+/// limit before it is killed.
 pub async fn queue_page(
     db: &PgPool,
-    pool_id: i32,
+    queue: Queue,
     after: Option<Cursor>,
     limit: i64,
+    grace_s: u32,
 ) -> Result<Page, StoreError> {
+    let Queue { pool_id, scope } = queue;
     let after = after.unwrap_or(Cursor { priority: i64::MAX, job_id: 0 });
     let rows = sqlx::query!(
-        r#"SELECT id, cpus, mem_mib, exclusive, mem_all, gpus, gpu_type, node_count, pending::text AS "pending!",
-               throttle, active, priority, condition->>'reason' AS "reason!", condition->>'message' AS "message!"
+        r#"SELECT id, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type, node_count,
+               pending::text AS "pending!", throttle, active, priority, condition->>'reason' AS "reason!", condition->>'message' AS "message!"
            FROM jobs
-           WHERE pool_id = $1 AND NOT isempty(pending) AND hold IS NULL
+           WHERE pool_id = $1 AND reservation_id IS NOT DISTINCT FROM $5 AND NOT isempty(pending) AND hold IS NULL
                AND (begin_at IS NULL OR begin_at <= compute_now())
                AND priority <= $2 AND (priority < $2 OR id > $3)
            ORDER BY priority DESC, id
@@ -106,7 +206,8 @@ pub async fn queue_page(
         pool_id,
         after.priority,
         after.job_id,
-        limit
+        limit,
+        scope.reservation_id()
     )
     .fetch_all(db)
     .await?;
@@ -123,6 +224,8 @@ pub async fn queue_page(
                 node_count: row.node_count.unsigned_abs(),
                 cpus: i64::from(row.cpus),
                 mem_mib: row.mem_mib,
+                disk_mib: row.disk_mib,
+                lasts_us: booked_for_us(row.time_limit_s, grace_s),
                 gpus: row.gpus.unsigned_abs(),
                 gpu_type: row.gpu_type,
                 exclusive: row.exclusive,
@@ -146,11 +249,13 @@ pub async fn next_begin_s(db: &PgPool) -> Result<Option<f64>, StoreError> {
 }
 
 /// The job as listed, with its reason worked out now by the planner's own code.
-pub async fn why(db: &PgPool, id: &JobRef) -> Result<proto::api::JobList, StoreError> {
+pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::JobList, StoreError> {
     let mut list = super::read::jobs_of(db, id).await?;
     for job in list.jobs.iter_mut().filter(|job| job.state == proto::State::Pending) {
         let row = sqlx::query!(
-            "SELECT pool_id, cpus, mem_mib, exclusive, mem_all, gpus, gpu_type, node_count FROM jobs WHERE id = $1",
+            "SELECT pool_id, reservation_id, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type,
+                 node_count
+             FROM jobs WHERE id = $1",
             job.id
         )
         .fetch_one(db)
@@ -160,6 +265,8 @@ pub async fn why(db: &PgPool, id: &JobRef) -> Result<proto::api::JobList, StoreE
             node_count: row.node_count.unsigned_abs(),
             cpus: i64::from(row.cpus),
             mem_mib: row.mem_mib,
+            disk_mib: row.disk_mib,
+            lasts_us: booked_for_us(row.time_limit_s, grace_s),
             gpus: row.gpus.unsigned_abs(),
             gpu_type: row.gpu_type,
             exclusive: row.exclusive,
@@ -169,7 +276,9 @@ pub async fn why(db: &PgPool, id: &JobRef) -> Result<proto::api::JobList, StoreE
         let waits_for_room =
             |c: &proto::Condition| matches!(c.reason, proto::Reason::Priority | proto::Reason::Unschedulable);
         job.reasons.retain(|c| !waits_for_room(c));
-        match why_not(&nodes_free(db, row.pool_id).await?, &shape) {
+        let scope = row.reservation_id.map_or(Scope::Pool, Scope::Reservation);
+        let queue = Queue { pool_id: row.pool_id, scope };
+        match why_not(&free(db, queue).await?, &shape) {
             Some(lack) => job.reasons.push(lack),
             None if job.reasons.is_empty() => job.reasons.push(proto::Condition::new(
                 proto::Reason::Priority,

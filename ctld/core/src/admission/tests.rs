@@ -41,6 +41,7 @@ fn job() -> Submission {
         ntasks: None,
         cpus_per_task: None,
         time_limit_s: None,
+        time_unlimited: false,
         warn: None,
         array: None,
         hold: false,
@@ -77,6 +78,17 @@ fn a_limit_over_the_pools_is_refused_with_both_numbers() {
 }
 
 #[test]
+fn no_limit_overrides_a_pools_default_and_never_its_longest() {
+    let mut pools = pools();
+    pools[0].time_limit_default_s = Some(60);
+    let unlimited = Submission { time_unlimited: true, ..job() };
+    assert_eq!(admit(&job(), &pools, false).unwrap().time_limit_s, Some(60));
+    assert_eq!(admit(&unlimited, &pools, false).unwrap().time_limit_s, None);
+    let error = admit(&Submission { pool: Some("short".into()), ..unlimited }, &pools, true).unwrap_err();
+    assert!(error.message.contains("1800 s per job, no time limit requested"), "{}", error.message);
+}
+
+#[test]
 fn an_unknown_pool_is_named_with_those_there_are() {
     let error = refused(|job| job.pool = Some("gpu".into()));
     assert!(error.message.contains("\"gpu\"") && error.hint.unwrap().contains("main, short"));
@@ -99,6 +111,10 @@ fn impossible_values_are_refused_each_with_its_own_sentence() {
         ("memory is 0", refused(|j| j.mem_mib = Some(0))),
         ("time limit is 0", refused(|j| j.time_limit_s = Some(0))),
         ("time limit is", refused(|j| j.time_limit_s = Some(u64::MAX))),
+        (
+            "a time limit of 60 s and no time limit",
+            refused(|j| (j.time_limit_s, j.time_unlimited) = (Some(60), true)),
+        ),
         ("begin is", refused(|j| j.begin = Some(Begin::AfterS(u64::MAX)))),
         ("umask", refused(|j| j.umask = 0o1777)),
         ("interpreter line", refused(|j| j.script = "echo hi\n".into())),

@@ -6,12 +6,16 @@ fn node(id: i64, cpus: i64, mem: i64, gpus: &[&str]) -> NodeFree {
         id,
         name: format!("node{id}"),
         pool_id: 1,
-        cpus: Amount { free: cpus, total: cpus },
-        mem_mib: Amount { free: mem, total: mem },
+        amounts: Amounts::new(
+            Amount { free: cpus, total: cpus },
+            Amount { free: mem, total: mem },
+            Amount::default(),
+        ),
+        until_us: None,
         gpus_free: gpus
             .iter()
             .enumerate()
-            .map(|(i, model)| GpuFree { id: id * 100 + i as i64, model: (*model).to_owned() })
+            .map(|(i, model)| GpuFree { id: id * 100 + i as i64, model: (*model).to_owned(), until_us: None })
             .collect(),
         gpu_models: gpus.iter().map(|m| (*m).to_owned()).collect(),
     }
@@ -23,6 +27,8 @@ fn shape(cpus: i64, mem: i64, gpus: u32) -> Shape {
         node_count: 1,
         cpus,
         mem_mib: mem,
+        disk_mib: 0,
+        lasts_us: Some(600_000_000),
         gpus,
         gpu_type: None,
         exclusive: false,
@@ -97,7 +103,7 @@ fn an_exclusive_job_waits_for_an_empty_node_and_takes_all_of_it() {
     let mut whole = shape(1, 10, 0);
     whole.exclusive = true;
     let mut busy = node(1, 8, 1024, &[]);
-    busy.cpus.free = 7;
+    busy.amounts.cpus.free = 7;
     let plan = plan(vec![busy, node(2, 4, 512, &["h100"])], &[job(1, whole)]);
     let share = &plan.placements[0].shares[0];
     assert_eq!((share.node_id, share.cpus, share.mem_mib, share.gpu_ids.len()), (2, 4, 512, 1));
@@ -158,15 +164,15 @@ proptest! {
         queue in prop::collection::vec(any_request(), 0..12),
     ) {
         let nodes: Vec<NodeFree> =
-            nodes.into_iter().enumerate().map(|(i, n)| node(i as i64, n.cpus.free, n.mem_mib.free, &vec!["a100-80gb"; n.gpu_models.len()])).collect();
+            nodes.into_iter().enumerate().map(|(i, n)| node(i as i64, n.amounts.cpus.free, n.amounts.mem_mib.free, &vec!["a100-80gb"; n.gpu_models.len()])).collect();
         let queue: Vec<Request> =
             queue.into_iter().enumerate().map(|(i, r)| Request { job_id: i as i64, ..r }).collect();
         let plan = plan(nodes.clone(), &queue);
         for node in &nodes {
             let shares: Vec<&Share> =
                 plan.placements.iter().flat_map(|p| &p.shares).filter(|s| s.node_id == node.id).collect();
-            prop_assert!(shares.iter().map(|s| s.cpus).sum::<i64>() <= node.cpus.free);
-            prop_assert!(shares.iter().map(|s| s.mem_mib).sum::<i64>() <= node.mem_mib.free);
+            prop_assert!(shares.iter().map(|s| s.cpus).sum::<i64>() <= node.amounts.cpus.free);
+            prop_assert!(shares.iter().map(|s| s.mem_mib).sum::<i64>() <= node.amounts.mem_mib.free);
             let mut gpus: Vec<i64> = shares.iter().flat_map(|s| s.gpu_ids.clone()).collect();
             let given = gpus.len();
             gpus.sort_unstable();
@@ -186,4 +192,32 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_gpu_booked_for_later_takes_what_is_done_by_then_and_says_why_it_takes_no_more() {
+    let mut one = node(1, 8, 1024, &["a100-80gb"]);
+    one.gpus_free[0].until_us = Some(600_000_000);
+    assert_eq!(why_not(&[one.clone()], &shape(1, 10, 1)), None, "600 s fit in 600 s");
+    let longer = Shape { lasts_us: Some(600_000_001), ..shape(1, 10, 1) };
+    let why = why_not(&[one.clone()], &longer).unwrap();
+    assert_eq!(
+        why.message,
+        "asks for 1 gpus; node1 has 0 free of 1; 1 more is idle but booked within 00:10:00"
+    );
+    assert!(
+        why_not(&[one], &Shape { lasts_us: None, ..shape(1, 10, 1) }).is_some(),
+        "without end is never done"
+    );
+}
+
+#[test]
+fn what_ends_with_its_reservation_takes_no_job_that_would_outlast_it() {
+    let mut inside = node(1, 8, 1024, &[]);
+    inside.until_us = Some(500_000_000);
+    let why = why_not(&[inside], &shape(1, 10, 0)).unwrap();
+    assert_eq!(
+        (why.checks[0].resource.as_str(), why.checks[0].asked, why.checks[0].free),
+        ("seconds", 600, 500)
+    );
 }

@@ -9,10 +9,11 @@ use sqlx::PgPool;
 use std::time::Duration;
 
 /// Every path that `proto::api` lists, with its method.
-const PATHS: [(&str, &str); 19] = [
+const PATHS: [(&str, &str); 20] = [
     ("post", "/v1/jobs"),
     ("post", "/v1/jobs/batch"),
     ("get", "/v1/jobs"),
+    ("get", "/v1/jobs/brief"),
     ("get", "/v1/jobs/{id}"),
     ("get", "/v1/jobs/{id}/why"),
     ("get", "/v1/jobs/{id}/wait"),
@@ -76,6 +77,7 @@ async fn every_refusal_has_the_same_form(db: PgPool) {
         ("GET", "/v1/jobs?states=walking", "", 400, "INVALID_ARGUMENT", "\"walking\""),
         ("GET", "/v1/pools?verbose=1", "", 400, "INVALID_ARGUMENT", "`verbose`"),
         ("GET", "/v1/openapi.json?x=1", "", 400, "INVALID_ARGUMENT", "`x`"),
+        ("GET", "/v1/jobs/brief?user=alice", "", 400, "INVALID_ARGUMENT", "`user`"),
         ("GET", "/v1/jobs/twelve", "", 400, "INVALID_ARGUMENT", "\"twelve\""),
         ("GET", "/v1/jobs/%FF", "", 400, "INVALID_ARGUMENT", "path"),
         ("GET", "/v1/jobs/12", "", 404, "NOT_FOUND", "job 12 is not known"),

@@ -77,13 +77,12 @@ impl JobRow {
 
     /// Why what is pending waits: the plainest reason first, else what the planner found.
     fn waits(&self, now: DateTime<Utc>) -> Condition {
-        match (self.hold.as_deref(), self.begin_at, self.throttle) {
-            (Some("admin"), ..) => Condition::plain(Reason::HeldByAdmin),
-            (Some(_), ..) => Condition::plain(Reason::HeldByUser),
-            (None, Some(at), _) if at > now => {
+        match (not_before(self.hold.as_deref(), self.begin_at, now), self.begin_at, self.throttle) {
+            (Some(Reason::BeginTime), Some(at), _) => {
                 let at = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
                 Condition::new(Reason::BeginTime, format!("its begin time, {at}, has not come"))
             }
+            (Some(reason), ..) => Condition::plain(reason),
             (None, _, Some(throttle)) if self.active >= throttle => Condition::new(
                 Reason::ArrayThrottle,
                 format!("{} of at most {throttle} tasks of the array run", self.active),
@@ -139,6 +138,20 @@ impl JobRow {
     }
 }
 
+/// Why a job is not even tried: a hold, else a begin time that has not come.
+pub(super) fn not_before(
+    hold: Option<&str>,
+    begin_at: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+) -> Option<Reason> {
+    match (hold, begin_at) {
+        (Some("admin"), _) => Some(Reason::HeldByAdmin),
+        (Some(_), _) => Some(Reason::HeldByUser),
+        (None, Some(at)) if at > now => Some(Reason::BeginTime),
+        _ => None,
+    }
+}
+
 /// What rows name by number, and the time, as of the same look at the database.
 pub(super) struct Names {
     pub pools: HashMap<i32, String>,
@@ -147,7 +160,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    fn pool(&self, id: i32) -> Result<String, StoreError> {
+    pub(super) fn pool(&self, id: i32) -> Result<String, StoreError> {
         self.pools.get(&id).cloned().ok_or_else(|| row_error("jobs", "pool_id", id.to_string()))
     }
 

@@ -45,12 +45,10 @@ pub async fn job(db: &PgPool, job: &JobRef, viewer: &Caller) -> Result<JobList, 
     Ok(list)
 }
 
-async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
-    let names = names(db).await?;
-    let pools = pool_ids(&names, filter)?;
-    refuse_unknown_nodes(db, filter).await?;
+pub(super) async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreError> {
+    let (names, pools) = look_up(db, filter).await?;
     let pools = pools.as_deref();
-    let mut rows = match &filter.ids {
+    let rows = match &filter.ids {
         Some(_) => by_id(db, filter, pools).await?,
         None => {
             let mut rows = live(db, filter, pools).await?;
@@ -60,6 +58,27 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
             rows
         }
     };
+    entries(db, filter, &names, rows).await
+}
+
+/// The names that rows and filter need, and the pools wanted. A pool or node that does not exist is refused.
+pub(super) async fn look_up(
+    db: &mut PgConnection,
+    filter: &Filter,
+) -> Result<(Names, Option<Vec<i32>>), StoreError> {
+    let names = names(db).await?;
+    let pools = pool_ids(&names, filter)?;
+    refuse_unknown_nodes(db, filter).await?;
+    Ok((names, pools))
+}
+
+/// The entries of these jobs, in the order of a list.
+pub(super) async fn entries(
+    db: &mut PgConnection,
+    filter: &Filter,
+    names: &Names,
+    mut rows: Vec<JobRow>,
+) -> Result<JobList, StoreError> {
     let wanted = Wanted { states: &filter.states, nodes: filter.nodes.as_deref(), tasks: filter.tasks };
     let only = |id: i64| filter.ids.as_ref().and_then(|ids| ids.get(&id)).and_then(Option::as_ref);
     let limit = row_limit(filter);
@@ -87,12 +106,7 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
         let only = only(row.id);
         let attempts = attempts.remove(&row.id).unwrap_or_default();
         let listed = jobs.len();
-        add_entries(
-            &mut jobs,
-            row,
-            Known { names: &names, attempts, earlier: &earlier, only, room },
-            wanted,
-        )?;
+        add_entries(&mut jobs, row, Known { names, attempts, earlier: &earlier, only, room }, wanted)?;
         if filter.tasks {
             let waiting = jobs[listed..].iter().filter(|job: &&Job| job.state == State::Pending);
             room = room.saturating_sub(waiting.count());
@@ -105,12 +119,15 @@ async fn list(db: &mut PgConnection, filter: &Filter) -> Result<JobList, StoreEr
 }
 
 /// One more than wanted tells that there is more.
-fn row_limit(filter: &Filter) -> i64 {
+pub(super) fn row_limit(filter: &Filter) -> i64 {
     i64::try_from(filter.limit).unwrap_or(i64::MAX).saturating_add(1)
 }
 
+/// A place in a list.
+pub(super) type Place = (u8, Reverse<i64>, i64, Option<u32>);
+
 /// Running by id, waiting by priority, ended by age.
-fn order(job: &Job) -> (u8, Reverse<i64>, i64, Option<u32>) {
+pub(super) fn order(job: &Job) -> Place {
     let (group, major) = match job.state {
         State::Pending => (1, job.priority),
         state if state.terminal() => (2, job.id),
@@ -230,8 +247,13 @@ async fn live(
     Ok(select_live!("ORDER BY (j.state = 'pending'), j.priority DESC, j.id").fetch_all(db).await?)
 }
 
+/// These jobs, whatever the filter.
+pub(super) async fn whole(db: &mut PgConnection, ids: &[i64]) -> Result<Vec<JobRow>, StoreError> {
+    Ok(select_jobs!(["j.id = ANY ($1)"], ids).fetch_all(db).await?)
+}
+
 /// Jobs that are over, the latest first; of arrays all that may have tasks in the states wanted.
-async fn ended(
+pub(super) async fn ended(
     db: &mut PgConnection,
     filter: &Filter,
     pools: Option<&[i32]>,

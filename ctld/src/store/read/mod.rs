@@ -6,6 +6,7 @@
 //! row, because a queue of ten thousand jobs is an ordinary answer.
 
 mod attempts;
+mod brief;
 mod counts;
 mod detail;
 mod ended;
@@ -18,6 +19,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
+pub use brief::brief;
 pub use counts::{FleetCounts, NodeCounts, fleet_counts, node_counts, server_version};
 pub use ended::ended;
 pub use filter::{Filter, LIMIT_MAX};

@@ -8,9 +8,9 @@ mod users_acts;
 
 use super::facts::{Fact, Recorded, record};
 use super::node::{Session, open_session};
-use super::place::{Applied, apply};
+use super::place::{Applied, Scope, apply};
 use super::pools::{DeclaredPool, declare, rules, tenant_id};
-use super::snapshot::{nodes_free, queue_page};
+use super::snapshot::{Queue, free, queue_page};
 use super::submit::{Prepared, commit};
 use crate::app::Caller;
 use ctld_core::admission::admit;
@@ -20,6 +20,9 @@ use proto::session::{EndCause, Ended, Event, GpuFacts, Hello, Inventory, PROTOCO
 use proto::{ApiError, IndexSet};
 use sqlx::PgPool;
 use std::collections::BTreeMap;
+
+/// What a job gets beyond its limit.
+const GRACE_S: u32 = 30;
 
 /// A user.
 fn caller(user: &str) -> Caller {
@@ -54,6 +57,7 @@ fn job(key: &str) -> Submission {
         ntasks: None,
         cpus_per_task: None,
         time_limit_s: Some(600),
+        time_unlimited: false,
         warn: None,
         array: None,
         hold: false,
@@ -131,15 +135,18 @@ async fn submit_one(db: &PgPool, job: Submission) -> i64 {
 
 /// What the planner would do now.
 async fn plan(db: &PgPool) -> Plan {
-    let pool_id = rules(db).await.unwrap()[0].id;
-    let mut planner = Planner::new(nodes_free(db, pool_id).await.unwrap(), 1000);
-    planner.consider(&queue_page(db, pool_id, None, 1000).await.unwrap().requests);
+    plan_of(db, Queue { pool_id: rules(db).await.unwrap()[0].id, scope: Scope::Pool }).await
+}
+
+async fn plan_of(db: &PgPool, queue: Queue) -> Plan {
+    let mut planner = Planner::new(free(db, queue).await.unwrap(), 1000);
+    planner.consider(&queue_page(db, queue, None, 1000, GRACE_S).await.unwrap().requests);
     planner.finish()
 }
 
 /// Plans and applies.
 async fn place(db: &PgPool) -> Applied {
-    apply(db, &plan(db).await.placements, 30).await.unwrap()
+    apply(db, Scope::Pool, &plan(db).await.placements, GRACE_S).await.unwrap()
 }
 
 /// The live allocations, oldest first.

@@ -30,7 +30,10 @@ async fn one_plan_applied_by_two_planners_at_once_books_each_task_once(db: PgPoo
     }
     let plan = plan(&db).await;
     assert_eq!(plan.placements.len(), 4);
-    let (a, b) = tokio::join!(apply(&db, &plan.placements, 30), apply(&db, &plan.placements, 30));
+    let (a, b) = tokio::join!(
+        apply(&db, Scope::Pool, &plan.placements, 30),
+        apply(&db, Scope::Pool, &plan.placements, 30)
+    );
     assert_eq!(a.unwrap().placed + b.unwrap().placed, 4);
     let gpus: Vec<i64> =
         sqlx::query_scalar("SELECT gpu_id FROM device_bookings").fetch_all(&db).await.unwrap();
@@ -48,7 +51,8 @@ async fn two_jobs_planned_onto_one_gpu_get_one_booking_and_one_conflict(db: PgPo
     let second_job = submit_one(&db, Submission { gpus: 1, ..job("b") }).await;
     let mut second = first.placements.clone();
     second[0].job_id = second_job;
-    let (a, b) = tokio::join!(apply(&db, &first.placements, 30), apply(&db, &second, 30));
+    let (a, b) =
+        tokio::join!(apply(&db, Scope::Pool, &first.placements, 30), apply(&db, Scope::Pool, &second, 30));
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!((a.placed + b.placed, a.conflicts + b.conflicts), (1, 1));
     audit(&db).await;
@@ -63,7 +67,7 @@ async fn a_plan_over_what_the_node_has_is_cut_to_what_fits(db: PgPool) {
     let mut more = placements.clone();
     more.iter_mut().for_each(|p| p.task += 2);
     placements.extend(more);
-    let applied = apply(&db, &placements, 30).await.unwrap();
+    let applied = apply(&db, Scope::Pool, &placements, 30).await.unwrap();
     assert_eq!((applied.placed, applied.conflicts), (2, 2));
     audit(&db).await;
 }
@@ -75,7 +79,7 @@ async fn a_drain_that_commits_first_is_seen_by_a_placement_planned_before_it(db:
     submit_one(&db, job("a")).await;
     let plan = plan(&db).await;
     drain(&db, "n1", "op", "disk swap").await.unwrap();
-    assert_eq!(apply(&db, &plan.placements, 30).await.unwrap().placed, 0);
+    assert_eq!(apply(&db, Scope::Pool, &plan.placements, 30).await.unwrap().placed, 0);
     audit(&db).await;
 }
 
@@ -85,10 +89,10 @@ async fn a_throttle_holds_also_against_a_stale_plan(db: PgPool) {
     node(&db, "n1", 8, 0).await;
     let id = submit_one(&db, array("a", "0-9", Some(2))).await;
     let stale = plan(&db).await;
-    assert_eq!(apply(&db, &stale.placements, 30).await.unwrap().placed, 2);
+    assert_eq!(apply(&db, Scope::Pool, &stale.placements, 30).await.unwrap().placed, 2);
     let mut later = stale.placements.clone();
     later.iter_mut().for_each(|p| p.task += 5);
-    assert_eq!(apply(&db, &later, 30).await.unwrap().placed, 0);
+    assert_eq!(apply(&db, Scope::Pool, &later, 30).await.unwrap().placed, 0);
     assert_eq!(job_row(&db, id).await.1, 2);
     audit(&db).await;
 }
@@ -110,7 +114,7 @@ async fn why_tells_both_numbers_from_what_is_free_now(db: PgPool) {
     with_pool(&db).await;
     node(&db, "n1", 2, 0).await;
     let id = submit_one(&db, Submission { cpus: 3, ..job("a") }).await;
-    let list = why(&db, &id.to_string().parse().unwrap()).await.unwrap();
+    let list = why(&db, &id.to_string().parse().unwrap(), 30).await.unwrap();
     let check = &list.jobs[0].reasons[0].checks[0];
     assert_eq!((check.resource.as_str(), check.asked, check.free, check.total), ("cpus", 3, 2, 2));
 }

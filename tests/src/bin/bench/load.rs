@@ -1,9 +1,9 @@
 //! What the benchmarks load a cluster with: shell loops of commands, and one client with many connections.
 
-use crate::figures::Report;
+use crate::figures::{Report, ms};
 use proto::api::{JobList, Submission, SubmissionBatch, SubmittedBatch, SubmittedResult};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tests::commands::{self, Running};
 use tests::{Cluster, ClusterOptions, Connection, NodeOptions, User, small_job, until};
@@ -133,6 +133,18 @@ pub fn submit_in_batches(
         threads.into_iter().flat_map(|thread| thread.join().expect("a client does not panic")).collect()
     });
     (ids, began.elapsed().as_secs_f64())
+}
+
+/// Runs a command of the user's to its end: milliseconds it took, and what it printed. Waits without looking now and then, whose
+/// interval would be in the figure.
+pub fn timed(cluster: &Cluster, user: &User, program: &str, args: &[&str]) -> (f64, String) {
+    let mut command = cluster.command(user, program);
+    command.args(args).stderr(Stdio::inherit());
+    let began = Instant::now();
+    let ran = command.output().expect("a command runs");
+    let took = ms(began.elapsed());
+    assert!(ran.status.success(), "{program} {args:?}: {}", ran.status);
+    (took, String::from_utf8_lossy(&ran.stdout).into_owned())
 }
 
 /// Waits until no job is left in the queue: for the end of the last one there, again and again, so that looking costs nothing

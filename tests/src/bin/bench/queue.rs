@@ -46,14 +46,8 @@ pub fn run(report: &mut Report) {
     load::finish(under_load);
     report.line("bq_one_ms_under_submit", json!({ "pending": PENDING }), json!({ "ms": listed }));
 
-    let singles: Vec<f64> = ids[..times]
-        .iter()
-        .map(|id| {
-            let began = Instant::now();
-            cluster.run(&user, "bcancel", &[&id.to_string()]).ok();
-            ms(began.elapsed())
-        })
-        .collect();
+    let singles: Vec<f64> =
+        ids[..times].iter().map(|id| load::timed(&cluster, &user, "bcancel", &[&id.to_string()]).0).collect();
     report.line("bcancel_one_ms", json!({ "pending": PENDING }), json!({ "ms": summary(&singles) }));
     let thousands: Vec<f64> = (0..3)
         .map(|k| {

@@ -1,9 +1,9 @@
 //! Lists of jobs, and one in full.
 
-use super::super::{ended, job, jobs};
+use super::super::{brief, ended, job, jobs};
 use super::world::{Attempted, Given, World, ids, viewer};
 use chrono::DateTime;
-use proto::api::JobQuery;
+use proto::api::{BriefJob, JobQuery};
 use proto::{Condition, ErrorCode, Reason, State};
 use sqlx::PgPool;
 
@@ -301,4 +301,58 @@ async fn a_row_that_cannot_be_read_is_named(db: PgPool) {
     let error = jobs(&world.db, &JobQuery::default()).await.unwrap_err();
     let text = format!("{error:?}");
     assert!(text.contains("condition") && text.contains("Moonlight"), "{text}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_brief_list_is_the_full_one_cut_down(db: PgPool) {
+    let world = World::new(db).await;
+    let running = Given { state: "running", pending: "{}", active: 1, ..Given::default() };
+    let running = world.job(running).await;
+    world.attempt(running, Attempted::default()).await;
+    let array = world.job(ARRAY).await;
+    world.attempt(array, Attempted { task: 1, ..Attempted::default() }).await;
+    world.attempt(array, Attempted { task: 2, ..Attempted::default() }).await;
+    let far = DateTime::parse_from_rfc3339("2099-01-01T00:00:00Z").unwrap().to_utc();
+    for given in [
+        Given::default(),
+        Given { priority: 7, user: "bob", name: "urgent", ..Given::default() },
+        Given { priority: -7, pool: "other", account: Some("physics"), ..Given::default() },
+        Given { hold: Some("user"), ..Given::default() },
+        Given { hold: Some("admin"), begin_at: Some(far), ..Given::default() },
+        Given { begin_at: Some(far), ..Given::default() },
+        Given { array: Some("{[0,3)}"), pending: "{[0,3)}", priority: 3, ..Given::default() },
+        Given {
+            state: "cancelled",
+            pending: "{}",
+            condition: Condition::plain(Reason::Cancelled),
+            ..Given::default()
+        },
+    ] {
+        world.job(given).await;
+    }
+    let words = |text: &str| Some(text.to_owned());
+    for query in [
+        JobQuery::default(),
+        all(),
+        JobQuery { tasks: true, ..JobQuery::default() },
+        JobQuery { states: words("pending"), ..JobQuery::default() },
+        JobQuery { states: words("running,cancelled"), ..JobQuery::default() },
+        JobQuery { users: words("bob"), ..JobQuery::default() },
+        JobQuery { names: words("urgent,array"), ..JobQuery::default() },
+        JobQuery { pools: words("other"), ..JobQuery::default() },
+        JobQuery { accounts: words("physics"), ..JobQuery::default() },
+        JobQuery { nodes: words("n1"), ..JobQuery::default() },
+        JobQuery { ids: Some(format!("{running},{array}_[1,5]")), ..JobQuery::default() },
+        JobQuery { limit: Some(1), ..all() },
+        JobQuery { limit: Some(5), ..JobQuery::default() },
+        JobQuery { limit: Some(9), ..all() },
+    ] {
+        let full = jobs(&world.db, &query).await.unwrap();
+        let brief = brief(&world.db, &query).await.unwrap();
+        let cut: Vec<BriefJob> = full.jobs.into_iter().map(BriefJob::from).collect();
+        assert!(!cut.is_empty(), "{query:?}");
+        assert_eq!((brief.jobs, brief.truncated), (cut, full.truncated), "{query:?}");
+    }
+    let query = JobQuery { pools: words("nonesuch"), ..JobQuery::default() };
+    assert!(proto::ApiError::from(brief(&world.db, &query).await.unwrap_err()).message.contains("nonesuch"));
 }

@@ -1,0 +1,34 @@
+//! The books of nodes: what is booked of their amounts, when.
+
+use super::StoreError;
+use ctld_core::plan::Booked;
+use ctld_core::timeline::During;
+use sqlx::PgConnection;
+use std::collections::HashMap;
+
+/// The whole book of those of these nodes on which something begins later than now; the others need none, since what is
+/// free on them now is free for ever. What runs inside a reservation is left out: the reservation has it.
+pub(super) async fn books(
+    db: &mut PgConnection,
+    node_ids: &[i64],
+) -> Result<HashMap<i64, Vec<Booked>>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT b.node_id, b.cpus, b.mem_mib, b.disk_mib,
+               (extract(epoch FROM lower(b.during) - compute_now()) * 1000000)::bigint AS "start_us!",
+               (extract(epoch FROM upper(b.during) - compute_now()) * 1000000)::bigint AS end_us
+           FROM unnest($1::bigint[]) AS n(id) JOIN node_bookings b ON b.node_id = n.id
+           WHERE (b.allocation_id IS NULL OR b.reservation_id IS NULL)
+               AND EXISTS (SELECT FROM node_bookings l WHERE l.node_id = n.id AND lower(l.during) > compute_now())"#,
+        node_ids
+    )
+    .fetch_all(db)
+    .await?;
+    let mut books: HashMap<i64, Vec<Booked>> = HashMap::new();
+    for row in rows {
+        let during = During::new(row.start_us, row.end_us)
+            .ok_or_else(|| super::row_error("node_bookings", "during", format!("node {}", row.node_id)))?;
+        let (cpus, mem_mib, disk_mib) = (i64::from(row.cpus), row.mem_mib, row.disk_mib);
+        books.entry(row.node_id).or_default().push(Booked { during, cpus, mem_mib, disk_mib });
+    }
+    Ok(books)
+}

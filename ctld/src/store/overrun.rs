@@ -1,0 +1,183 @@
+//! Bookings that are overrun: what still runs still holds its place, whatever was promised behind it.
+//!
+//! An allocation is booked for its limit, grace and clean-up. One that is not released by then (its node is cut off) keeps
+//! its place, so that the book never says of a place in use that it is free. Where nothing follows it, its booking becomes
+//! open-ended. Where a reservation follows, the overrun takes [`EXTENSION`] at a time from the reservation's beginning, and
+//! the reservation's condition says who has it; a mode change that follows fails.
+
+use super::StoreError;
+use super::place::lock_nodes_amounts;
+use proto::{Condition, Reason};
+use sqlx::{PgConnection, PgPool};
+
+/// How far ahead is looked, seconds; and by how much a booking with something behind it is extended.
+const AHEAD_S: f64 = 60.0;
+/// See [`AHEAD_S`].
+const EXTENSION_S: f64 = 300.0;
+
+/// Extends the bookings of live allocations that reach, or have passed, their end. Runs every few seconds, well within the
+/// minute it looks ahead. Returns how many it extended.
+pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
+    let devices = sqlx::query!(
+        "UPDATE device_bookings b SET during = tstzrange(lower(during), NULL)
+         WHERE kind = 'allocation' AND upper(during) <= compute_now() + make_interval(secs => $1)
+             AND NOT EXISTS (SELECT FROM device_bookings l WHERE l.gpu_id = b.gpu_id AND l.span && b.span
+                 AND lower(l.during) >= upper(b.during))",
+        AHEAD_S
+    )
+    .execute(db)
+    .await?;
+    let nodes = sqlx::query!(
+        "UPDATE node_bookings b SET during = tstzrange(lower(during), NULL)
+         WHERE allocation_id IS NOT NULL AND upper(during) <= compute_now() + make_interval(secs => $1)
+             AND (reservation_id IS NOT NULL OR NOT EXISTS (SELECT FROM node_bookings l WHERE l.node_id = b.node_id
+                 AND lower(l.during) > compute_now()))",
+        AHEAD_S
+    )
+    .execute(db)
+    .await?;
+    let crowded = sqlx::query_scalar!(
+        r#"SELECT b.node_id AS "node_id!" FROM node_bookings b
+           WHERE b.allocation_id IS NOT NULL AND upper(b.during) <= compute_now() + make_interval(secs => $1)
+           UNION
+           SELECT g.node_id FROM device_bookings b JOIN gpus g ON g.id = b.gpu_id
+           WHERE b.kind = 'allocation' AND upper(b.during) <= compute_now() + make_interval(secs => $1)
+           ORDER BY 1"#,
+        AHEAD_S
+    )
+    .fetch_all(db)
+    .await?;
+    let mut extended = devices.rows_affected() + nodes.rows_affected();
+    for node_id in crowded {
+        extended += extend_before_others(db, node_id).await?;
+    }
+    Ok(extended)
+}
+
+/// Extends what is overdue on a node on which something follows, at the cost of what follows.
+async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreError> {
+    let mut tx = db.begin().await?;
+    sqlx::query!("SELECT id FROM nodes WHERE id = $1 FOR SHARE", node_id).fetch_all(&mut *tx).await?;
+    sqlx::query!("SELECT id FROM gpus WHERE node_id = $1 ORDER BY id FOR UPDATE", node_id)
+        .fetch_all(&mut *tx)
+        .await?;
+    lock_nodes_amounts(&mut tx, &[node_id]).await?;
+    fail_changes_in_the_way(&mut tx, node_id).await?;
+    let pushed = push_reservations(&mut tx, node_id).await?;
+    let devices = sqlx::query!(
+        "UPDATE device_bookings b SET during = tstzrange(lower(b.during), compute_now() + make_interval(secs => $2::double precision + $3::double precision))
+         FROM gpus g WHERE g.id = b.gpu_id AND g.node_id = $1 AND b.kind = 'allocation'
+             AND upper(b.during) <= compute_now() + make_interval(secs => $2)",
+        node_id,
+        AHEAD_S,
+        EXTENSION_S
+    )
+    .execute(&mut *tx)
+    .await?;
+    let nodes = sqlx::query!(
+        "UPDATE node_bookings SET during = tstzrange(lower(during), compute_now() + make_interval(secs => $2::double precision + $3::double precision))
+         WHERE node_id = $1 AND allocation_id IS NOT NULL AND upper(during) <= compute_now() + make_interval(secs => $2)",
+        node_id,
+        AHEAD_S,
+        EXTENSION_S
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await?;
+    tracing::warn!(node.id = node_id, reservations = ?pushed, "jobs overrun their time; what was booked behind them waits");
+    Ok(devices.rows_affected() + nodes.rows_affected())
+}
+
+/// Moves the beginnings of what reservations have booked behind the extension: of GPUs where they follow on the same part,
+/// of the node's amounts altogether. What would have ended by then is gone.
+async fn push_reservations(tx: &mut PgConnection, node_id: i64) -> Result<Vec<i64>, StoreError> {
+    let jobs: Vec<i64> = sqlx::query_scalar!(
+        "SELECT DISTINCT t.job_id FROM node_bookings b JOIN allocations a ON a.id = b.allocation_id
+         JOIN attempts t ON t.id = a.attempt_id
+         WHERE b.node_id = $1 AND upper(b.during) <= compute_now() + make_interval(secs => $2) ORDER BY 1",
+        node_id,
+        AHEAD_S
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let names = jobs.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+    let condition = Condition::new(
+        Reason::Unschedulable,
+        format!("job {names} has overrun its time on what is booked here"),
+    );
+    let mut pushed = sqlx::query_scalar!(
+        r#"WITH following AS (
+               SELECT l.id, l.reservation_id, compute_now() + make_interval(secs => $2::double precision + $3::double precision) AS from_at, upper(l.during) AS until_at
+               FROM device_bookings l JOIN gpus g ON g.id = l.gpu_id
+               WHERE g.node_id = $1 AND l.kind = 'reservation'
+                   AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
+                   AND EXISTS (SELECT FROM device_bookings b WHERE b.gpu_id = l.gpu_id AND b.span && l.span
+                       AND b.kind = 'allocation' AND upper(b.during) <= compute_now() + make_interval(secs => $2)
+                       AND upper(b.during) <= lower(l.during))
+           ), later AS (
+               UPDATE device_bookings d SET during = tstzrange(f.from_at, f.until_at)
+               FROM following f WHERE d.id = f.id AND f.from_at < f.until_at
+           ), none AS (
+               DELETE FROM device_bookings d USING following f WHERE d.id = f.id AND f.from_at >= f.until_at
+           )
+           SELECT DISTINCT reservation_id AS "id!" FROM following"#,
+        node_id,
+        AHEAD_S,
+        EXTENSION_S
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    pushed.extend(
+        sqlx::query_scalar!(
+            r#"WITH following AS (
+                   SELECT l.id, l.reservation_id, compute_now() + make_interval(secs => $2::double precision + $3::double precision) AS from_at,
+                       upper(l.during) AS until_at
+                   FROM node_bookings l
+                   WHERE l.node_id = $1 AND l.allocation_id IS NULL AND lower(l.during) > compute_now()
+                       AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
+                       AND EXISTS (SELECT FROM node_bookings b WHERE b.node_id = $1 AND b.allocation_id IS NOT NULL
+                           AND b.reservation_id IS NULL AND upper(b.during) <= compute_now() + make_interval(secs => $2::double precision))
+               ), later AS (
+                   UPDATE node_bookings d SET during = tstzrange(f.from_at, f.until_at)
+                   FROM following f WHERE d.id = f.id AND f.from_at < f.until_at
+               ), none AS (
+                   DELETE FROM node_bookings d USING following f WHERE d.id = f.id AND f.from_at >= f.until_at
+               )
+               SELECT DISTINCT reservation_id AS "id!" FROM following"#,
+            node_id,
+            AHEAD_S,
+            EXTENSION_S
+        )
+        .fetch_all(&mut *tx)
+        .await?,
+    );
+    sqlx::query!(
+        "UPDATE reservations SET condition = $2, version = version + 1 WHERE id = ANY($1)",
+        &pushed,
+        super::condition_value(&condition)
+    )
+    .execute(tx)
+    .await?;
+    Ok(pushed)
+}
+
+/// A mode change that was to begin on a GPU that is still in use is not made.
+async fn fail_changes_in_the_way(tx: &mut PgConnection, node_id: i64) -> Result<(), StoreError> {
+    let failed = sqlx::query_scalar!(
+        "SELECT DISTINCT l.change_id FROM device_bookings l JOIN gpus g ON g.id = l.gpu_id
+         WHERE g.node_id = $1 AND l.kind = 'mode_change'
+             AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
+             AND EXISTS (SELECT FROM device_bookings b WHERE b.gpu_id = l.gpu_id AND b.span && l.span
+                 AND b.kind = 'allocation' AND upper(b.during) <= lower(l.during)
+                 AND upper(b.during) <= compute_now() + make_interval(secs => $2::double precision))",
+        node_id,
+        AHEAD_S,
+        EXTENSION_S
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    for change in failed.into_iter().flatten() {
+        super::modes::end_change(tx, change, "failed").await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Advance reservations: capacity booked for a time of its owner's choosing, in which the jobs it admits run.
+
+pub(super) mod carve;
