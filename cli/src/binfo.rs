@@ -171,6 +171,7 @@ pub fn nodes_table(nodes: &[Node]) -> Table<'_> {
             Cow::Borrowed(node_state(node)),
             own(format!("{}/{}", node.cpus_booked, node.cpus)),
             own(format!("{}/{}", memory::show(node.mem_booked_mib), memory::show(node.mem_mib))),
+            own(format!("{}/{}", memory::show(node.disk_booked_mib), memory::show(node.disk_mib))),
             own(format!("{taken}/{}", node.gpus.len())),
             own(models(node)),
             own(node.jobs.join(",")),
@@ -184,6 +185,7 @@ pub fn nodes_table(nodes: &[Node]) -> Table<'_> {
             Column::whole("STATE").painted(crate::colour::of_node_state),
             Column::number("CPUS(USED/ALL)"),
             Column::number("MEM(USED/ALL)"),
+            Column::number("DISK(USED/ALL)"),
             Column::number("GPUS(USED/ALL)"),
             Column::soft("GPU_MODELS"),
             Column::soft("JOBS"),
@@ -274,6 +276,8 @@ pub(crate) mod tests {
             cpus_booked: 2,
             mem_mib: 16_384,
             mem_booked_mib: 2048,
+            disk_mib: 102_400,
+            disk_booked_mib: 10_240,
             gpus: vec![gpu(0, Some("7")), gpu(1, None)],
             jobs: vec!["7".to_owned()],
         }
@@ -313,9 +317,9 @@ pub(crate) mod tests {
         main*           1/2           6/16            1/4 UNLIMITED       1       3 node1,node2
         ");
         insta::assert_snapshot!(nodes_table(&nodes).render(true, None), @r"
-        NODE  POOL STATE    CPUS(USED/ALL) MEM(USED/ALL) GPUS(USED/ALL) GPU_MODELS  JOBS HELD
-        node1 main mixed               2/8        2G/16G            1/2 a100-80gb:2 7
-        node2 main draining            2/8        2G/16G            1/2 a100-80gb:2 7    drain by op: fan\tbroken
+        NODE  POOL STATE    CPUS(USED/ALL) MEM(USED/ALL) DISK(USED/ALL) GPUS(USED/ALL) GPU_MODELS  JOBS HELD
+        node1 main mixed               2/8        2G/16G       10G/100G            1/2 a100-80gb:2 7
+        node2 main draining            2/8        2G/16G       10G/100G            1/2 a100-80gb:2 7    drain by op: fan\tbroken
         ");
         insta::assert_snapshot!(gpus_table(&nodes).render(true, None), @r"
         NODE  GPU MODEL     MEM MODE  STATE JOB UUID        HELD

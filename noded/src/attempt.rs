@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! jobs/ID          the attempt's record: frames, appended by its shepherd only. Its write lock is the shepherd's life.
-//! jobs/ID.orders   what noded wants of the shepherd: frames, appended by noded only
+//! jobs/ID.orders   what noded wants of the shepherd: frames, appended by noded only, also before there is a shepherd
 //! jobs/spare-ID    an empty record, for the next attempt
 //! scripts/jobJOB-ID  the script, readable by its user alone, gone with the attempt; on a tmpfs where there is one: see `spool`
 //! launcher.lock    locked by the launcher while it lives: there is one at a time
@@ -241,6 +241,11 @@ pub enum Order {
         /// To the script's own process only.
         script_only: bool,
     },
+    /// Let it run for so long.
+    Limit {
+        /// Seconds from the script's start; `None` is unlimited.
+        time_limit_s: Option<u64>,
+    },
 }
 
 /// What an attempt's record says.
@@ -442,6 +447,8 @@ mod tests {
         let (first, offset) = orders(&path, 0).unwrap();
         assert_eq!(first, [signal]);
         order(&path, &stop).unwrap();
-        assert_eq!(orders(&path, offset).unwrap().0, [stop]);
+        let limit = Order::Limit { time_limit_s: None };
+        order(&path, &limit).unwrap();
+        assert_eq!(orders(&path, offset).unwrap().0, [stop, limit]);
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Where the configuration lies unless the command line says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/better-compute/noded.toml";
 /// Every key, for the message about an unknown one.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "node",
     "pool",
     "controller",
@@ -19,6 +19,8 @@ const KEYS: [&str; 11] = [
     "cgroup_base",
     "cpus",
     "mem",
+    "disk",
+    "scratch",
     "gpus",
     "root_jobs",
     "pids_max",
@@ -70,7 +72,9 @@ struct File {
     state_dir: Option<PathBuf>,
     cgroup_base: Option<String>,
     cpus: Option<u32>,
-    mem: Option<Mem>,
+    mem: Option<Amount>,
+    disk: Option<Amount>,
+    scratch: Option<PathBuf>,
     gpus: Option<Vec<String>>,
     root_jobs: Option<RootJobs>,
     pids_max: Option<u64>,
@@ -79,7 +83,7 @@ struct File {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected MiB as a number, or a text like \"64G\"")]
-enum Mem {
+enum Amount {
     Mib(u64),
     Text(String),
 }
@@ -151,14 +155,27 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         None => machine_cpus(),
     };
     let mem_mib = match file.mem {
-        Some(Mem::Mib(mib)) => mib,
-        Some(Mem::Text(text)) => memory_mib(&text).map_err(|m| value("mem", m))?,
+        Some(amount) => amount.mib("memory").map_err(|m| value("mem", m))?,
         None => machine_mem_mib()
             .map_err(|e| value("mem", format!("not given, and /proc/meminfo cannot be read: {e}")))?,
     };
     if mem_mib == 0 {
         return Err(value("mem", "0 is no memory: expected MiB, or a text like \"64G\"".to_owned()));
     }
+    let scratch = file.scratch.unwrap_or_else(|| PathBuf::from("/tmp"));
+    if !scratch.is_absolute() {
+        return Err(value("scratch", format!("\"{}\" is not an absolute path", scratch.display())));
+    }
+    let disk_mib = match file.disk {
+        Some(amount) => amount.mib("disk").map_err(|m| value("disk", m))?,
+        None => file_system_mib(&scratch).map_err(|e| {
+            let shown = scratch.display();
+            value(
+                "disk",
+                format!("not given, and the file system of scratch = \"{shown}\" cannot be read: {e}"),
+            )
+        })?,
+    };
     let gpus: Vec<GpuFacts> = match file.gpus {
         Some(declarations) => gpus::declared(&node, &declarations)
             .map_err(|e: DeclarationError| value("gpus", e.to_string()))?,
@@ -175,7 +192,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     if let Err(error) = log.parse::<tracing_subscriber::filter::EnvFilter>() {
         return Err(value("log", format!("\"{log}\" is no log filter: {error}")));
     }
-    let inventory = Inventory { cpus, mem_mib, gpus };
+    let inventory = Inventory { cpus, mem_mib, disk_mib, gpus };
     let root_jobs = file.root_jobs.unwrap_or_default();
     Ok(Config { node, pool, controller, state_dir, cgroup_base, inventory, root_jobs, pids_max, log })
 }
@@ -234,10 +251,19 @@ fn controller_socket(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn memory_mib(text: &str) -> Result<u64, String> {
+impl Amount {
+    fn mib(&self, of: &str) -> Result<u64, String> {
+        match self {
+            Amount::Mib(mib) => Ok(*mib),
+            Amount::Text(text) => amount_mib(text, of),
+        }
+    }
+}
+
+fn amount_mib(text: &str, of: &str) -> Result<u64, String> {
     let form = || {
         format!(
-            "\"{text}\" is no amount of memory: expected MiB, or a number followed by M, G or T (1024-based)"
+            "\"{text}\" is no amount of {of}: expected MiB, or a number followed by M, G or T (1024-based)"
         )
     };
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
@@ -273,6 +299,12 @@ fn machine_mem_mib() -> Result<u64, String> {
     kib.map(|kib| kib / 1024).ok_or_else(|| "no MemTotal".to_owned())
 }
 
+/// The whole size of the file system that holds a directory: what is on it now comes and goes with jobs.
+fn file_system_mib(dir: &Path) -> Result<u64, String> {
+    let stat = nix::sys::statvfs::statvfs(dir).map_err(|e| e.desc().to_owned())?;
+    Ok(stat.blocks().saturating_mul(stat.fragment_size()) >> 20)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,6 +322,8 @@ mod tests {
         assert_eq!((config.pids_max, config.inventory.gpus.len()), (32768, 0));
         assert!(config.inventory.cpus >= 1 && config.inventory.mem_mib > 64);
         assert!(!config.node.is_empty() && !config.node.contains('.'));
+        assert_eq!(config.inventory.disk_mib, file_system_mib(Path::new("/tmp")).unwrap());
+        assert!(config.inventory.disk_mib > 0);
     }
 
     #[test]
@@ -303,6 +337,10 @@ mod tests {
         assert_eq!(config.inventory.gpus.len(), 2);
         assert_eq!((config.root_jobs, config.pids_max, config.log.as_str()), (RootJobs::Allow, 100, "debug"));
         assert_eq!(read("mem = 512").unwrap().inventory.mem_mib, 512);
+        assert_eq!(read("disk = \"100G\"\nscratch = \"/nonesuch\"").unwrap().inventory.disk_mib, 102_400);
+        assert_eq!(read("disk = 0").unwrap().inventory.disk_mib, 0, "a node may give none");
+        let shm = file_system_mib(Path::new("/dev/shm")).unwrap();
+        assert_eq!(read("scratch = \"/dev/shm\"").unwrap().inventory.disk_mib, shm);
     }
 
     #[test]
@@ -325,6 +363,9 @@ mod tests {
             ("mem = \"64X\"", "\"64X\" is no amount of memory"),
             ("mem = \"\"", "\"\" is no amount of memory"),
             ("mem = true", "expected MiB as a number"),
+            ("disk = \"9X\"", "\"9X\" is no amount of disk"),
+            ("scratch = \"tmp\"", "\"tmp\" is not an absolute path"),
+            ("scratch = \"/nonesuch\"", "the file system of scratch = \"/nonesuch\" cannot be read"),
             ("gpus = [\"a100:x\"]", "\"a100:x\" declares no GPUs"),
             ("root_jobs = \"maybe\"", "unknown variant `maybe`, expected `refuse` or `allow`"),
             ("pids_max = 1", "1 is too few"),

@@ -70,6 +70,9 @@ pub struct Inventory {
     pub cpus: u32,
     /// Memory, MiB.
     pub mem_mib: u64,
+    /// Local disk, MiB.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs, in no particular order.
     pub gpus: Vec<GpuFacts>,
 }
@@ -211,6 +214,19 @@ pub struct Target {
     pub keep: Vec<i64>,
     /// Allocations to end.
     pub stop: Vec<Stop>,
+    /// Time limits: in a full target those of everything in `keep`, then each that has changed.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
+}
+
+/// How long an allocation may run, from its script's start. It replaces what the assignment said or an earlier one did; one that
+/// is over by now ends the script at once. The same one again changes nothing, and an end that has begun goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Which.
+    pub allocation_id: i64,
+    /// Seconds it may run; absent is unlimited.
+    pub time_limit_s: Option<u64>,
 }
 
 /// An allocation to end: SIGCONT and SIGTERM to every process, grace, SIGKILL.
@@ -280,6 +296,9 @@ pub struct Assignment {
     pub cpus: u32,
     /// Memory here, MiB.
     pub mem_mib: u64,
+    /// Local disk here, MiB: booked for it, not enforced.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs here, by UUID.
     pub gpus: Vec<String>,
     /// Every node of the job, in order; the first runs the script.

@@ -30,6 +30,7 @@ pub fn small_job(script: &str, chdir: &Path) -> Submission {
         rlimits: BTreeMap::new(),
         cpus: 1,
         mem_mib: Some(32),
+        disk_mib: 0,
         exclusive: false,
         mem_all: false,
         gpus: 0,

@@ -128,6 +128,10 @@ fn record(node: &Node) -> String {
         "Memory",
         &format!("{} of {} booked", memory::show(node.mem_booked_mib), memory::show(node.mem_mib)),
     );
+    line(
+        "Disk",
+        &format!("{} of {} booked", memory::show(node.disk_booked_mib), memory::show(node.disk_mib)),
+    );
     line("Jobs", &node.jobs.join(","));
     if !node.gpus.is_empty() {
         let rows = node.gpus.iter().map(|gpu| {
@@ -173,6 +177,7 @@ mod tests {
         Cgroups:     v2
         CPUs:        2 of 8 booked
         Memory:      2G of 16G booked
+        Disk:        10G of 100G booked
         Jobs:        7
 
         GPU MODEL     MEM MODE  TAKES_WORK JOB UUID

@@ -67,6 +67,8 @@ const KINDS: &[Kind] = &[
     number("cpus_total", Some('C'), "CPUS", |r| own(u64::from(r.cpus) * u64::from(r.node_count))),
     number("mem_mib", None, "MEM_MIB", |r| own(r.mem_mib)),
     number("mem", Some('m'), "MIN_MEMORY", |r| s_own(proto::memory::show(r.mem_mib))),
+    number("disk_mib", None, "DISK_MIB", |r| own(r.disk_mib)),
+    number("disk", Some('d'), "MIN_TMP_DISK", |r| s_own(proto::memory::show(r.disk_mib))),
     number("gpu_count", None, "GPUS", |r| own(r.gpu_count)),
     text("gpu_type", None, "GPU_TYPE", |r| opt(&r.gpu_type)),
     text("gpus", None, "GPU_UUIDS", |r| s_own(r.gpus.join(","))),

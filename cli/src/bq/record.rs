@@ -115,6 +115,9 @@ fn exit(job: &Job) -> String {
 fn asks(job: &Job) -> String {
     let plural = |n: u32| if n == 1 { "" } else { "s" };
     let mut asks = format!("{} CPU{}, {}", job.cpus, plural(job.cpus), memory::show(job.mem_mib));
+    if job.disk_mib > 0 {
+        write!(asks, ", {} of disk", memory::show(job.disk_mib)).expect("a String takes all");
+    }
     if job.gpu_count > 0 {
         let model = job.gpu_type.as_ref().map_or(String::new(), |model| format!(" {model}"));
         write!(asks, ", {}{model} GPU{}", job.gpu_count, plural(job.gpu_count)).expect("a String takes all");

@@ -68,6 +68,9 @@ pub struct Row<'a> {
     /// Memory on each node.
     #[serde(default)]
     pub mem_mib: u64,
+    /// Local disk on each node.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs on each node.
     #[serde(default)]
     pub gpu_count: u32,

@@ -23,6 +23,7 @@ pub fn job(id: i64) -> Job {
         gpus: Vec::new(),
         cpus: 1,
         mem_mib: 1024,
+        disk_mib: 0,
         gpu_count: 0,
         gpu_type: None,
         node_count: 1,

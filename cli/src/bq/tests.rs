@@ -124,7 +124,7 @@ fn what_is_no_column_is_refused_with_the_nearest() {
     "#);
     insta::assert_snapshot!(message(&["-o", "%i %Z"]), @"
     --format: %Z is not supported
-    hint: there are %i %A %F %K %j %u %a %P %T %t %r %R %N %D %c %C %m %b %Q %M %l %L %V %S %e %k
+    hint: there are %i %A %F %K %j %u %a %P %T %t %r %R %N %D %c %C %m %d %b %Q %M %l %L %V %S %e %k
     ");
     insta::assert_snapshot!(message(&["-o", "%i %.18"]), @r#"
     --format: "%i %.18" ends in an unfinished field
@@ -132,7 +132,7 @@ fn what_is_no_column_is_refused_with_the_nearest() {
     "#);
     insta::assert_snapshot!(message(&["-S", "colour"]), @r#"
     --sort: there is no column "colour"
-    hint: there are id, job_id, array_job_id, task, name, user, tenant, account, pool, state, slurm_state, st, reason, slurm_reason, nodelist_reason, nodelist_slurm_reason, nodes, node_count, cpus, cpus_total, mem_mib, mem, gpu_count, gpu_type, gpus, tres_per_node, priority, time, time_limit, time_left, run_s, time_limit_s, submitted_at, begin_at, started_at, ended_at, submit_time, start_time, end_time, exit_code, signal, attempt, comment
+    hint: there are id, job_id, array_job_id, task, name, user, tenant, account, pool, state, slurm_state, st, reason, slurm_reason, nodelist_reason, nodelist_slurm_reason, nodes, node_count, cpus, cpus_total, mem_mib, mem, disk_mib, disk, gpu_count, gpu_type, gpus, tres_per_node, priority, time, time_limit, time_left, run_s, time_limit_s, submitted_at, begin_at, started_at, ended_at, submit_time, start_time, end_time, exit_code, signal, attempt, comment
     "#);
 }
 

@@ -10,7 +10,7 @@ use proto::IndexSet;
 use proto::api::WarnSignal;
 use proto::duration::{Limit, parse_limit};
 use proto::gres::{Gpus, parse_gpus, parse_gres};
-use proto::memory::Memory;
+use proto::memory::{Memory, MemoryError};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -100,6 +100,9 @@ pub struct Options {
     /// Memory for each GPU, instead of --mem
     #[arg(long, value_name = "SIZE", value_parser = some_memory, allow_hyphen_values = true, help_heading = "Resources")]
     pub mem_per_gpu: Option<u64>,
+    /// Local disk on each node: a number of MiB, or with K, M, G or T; booked, not fenced
+    #[arg(long, value_name = "SIZE", value_parser = disk, allow_hyphen_values = true, help_heading = "Resources")]
+    pub tmp: Option<u64>,
     /// CPUs for each GPU, instead of --cpus-per-task
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true, help_heading = "Resources")]
     pub cpus_per_gpu: Option<u32>,
@@ -243,6 +246,18 @@ fn some_memory(text: &str) -> Result<u64, String> {
     match proto::memory::parse(text).map_err(|e| e.to_string())? {
         Memory::Mib(mib) => Ok(mib),
         Memory::All => Err("0 is no memory at all: write --mem=0 for all of the node's".to_owned()),
+    }
+}
+
+/// In Slurm's form, where 0 is none.
+fn disk(text: &str) -> Result<u64, String> {
+    match proto::memory::parse(text) {
+        Ok(Memory::All) => Ok(0),
+        Ok(Memory::Mib(mib)) => Ok(mib),
+        Err(MemoryError::TooMuch(_)) => Err(format!("{text:?} is more than a PiB")),
+        Err(MemoryError::Form(_) | MemoryError::Zero(_)) => Err(format!(
+            "{text:?} is not an amount of disk: expected a number of MiB, or one with K, M, G or T, such as 500M or 10G; 0 is none"
+        )),
     }
 }
 

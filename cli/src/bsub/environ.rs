@@ -24,6 +24,7 @@ const OPTIONS: &[(&str, &str, bool)] = &[
     ("mem", "SBATCH_MEM_PER_NODE", false),
     ("mem-per-cpu", "SBATCH_MEM_PER_CPU", false),
     ("mem-per-gpu", "SBATCH_MEM_PER_GPU", false),
+    ("tmp", "", false),
     ("cpus-per-gpu", "SBATCH_CPUS_PER_GPU", false),
     ("gpus", "SBATCH_GPUS", false),
     ("gpus-per-node", "SBATCH_GPUS_PER_NODE", false),

@@ -103,7 +103,6 @@ const SLURM: &[Foreign] = &[
     slurm("thread-spec", None, Yes, PLACE),
     slurm("threads-per-core", None, Yes, PLACE),
     slurm("time-min", None, Yes, "use --time"),
-    slurm("tmp", None, Yes, "local disk is not booked yet; leave it out"),
     slurm("tres-bind", None, Yes, STEPS),
     slurm("tres-per-task", None, Yes, "use --cpus-per-task and --gpus"),
     slurm("uid", None, Yes, "submit as the user that the job is to have"),

@@ -19,6 +19,8 @@ pub struct Shape {
     pub mem_mib: Option<u64>,
     /// All the memory of each.
     pub mem_all: bool,
+    /// Local disk on each in MiB.
+    pub disk_mib: u64,
     /// GPUs on each.
     pub gpus: u32,
     /// Their model.
@@ -53,6 +55,7 @@ pub fn shape(options: &Options) -> Result<Shape, Fail> {
         cpus,
         mem_mib,
         mem_all,
+        disk_mib: options.tmp.unwrap_or(0),
         gpus: gpus.count,
         gpu_type: gpus.model,
         ntasks,
@@ -186,6 +189,10 @@ mod tests {
         assert_eq!(numbers("-c 4 --mem-per-cpu=1G").2, Some(4096));
         assert_eq!(numbers("-G 2 --mem-per-gpu=1G").2, Some(2048));
         assert!(of("--mem=0").unwrap().mem_all);
+        assert_eq!(
+            ["", "--tmp=0", "--tmp=512", "--tmp 1.5G"].map(|w| of(w).unwrap().disk_mib),
+            [0, 0, 512, 1536]
+        );
         assert!(of("--exclusive").unwrap().exclusive);
     }
 
@@ -224,6 +231,8 @@ mod tests {
             assert_eq!(of(words).expect_err(words).error.message, message, "{words}");
         }
         assert!(of("-N 1-4").unwrap_err().error.message.contains("a range of nodes is not supported yet"));
+        let fail = of("--tmp=much").unwrap_err();
+        assert!(fail.error.message.starts_with("--tmp: \"much\" is not an amount of disk"), "{fail}");
         assert!(of("--mem-per-cpu=0").unwrap_err().error.message.contains("write --mem=0"));
         assert!(
             of("--exclusive=user")

@@ -81,6 +81,7 @@ pub fn prepare(
         rlimits: limits(options.propagate.as_deref().unwrap_or("ALL"))?,
         cpus: shape.cpus,
         mem_mib: shape.mem_mib,
+        disk_mib: shape.disk_mib,
         exclusive: shape.exclusive,
         mem_all: shape.mem_all,
         gpus: shape.gpus,

@@ -31,6 +31,9 @@ pub struct Up {
     /// Memory of each node, as in 16G [default: 7/8 of the machine's, shared out]
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
+    /// Local disk of each node, as in 100G [default: that of /tmp, shared out]
+    #[arg(long, value_name = "SIZE")]
+    pub disk: Option<String>,
     /// Stay, show the daemons' logs, and stop the cluster on SIGINT or SIGTERM (jobs keep running)
     #[arg(long)]
     pub foreground: bool,
@@ -70,10 +73,17 @@ impl Up {
             Ok(None) => None,
             Err(error) => return Err(Fail::usage(format!("--mem: {error}"))),
         };
+        let disk_mib = match self.disk.as_deref().map(memory::parse).transpose() {
+            // A node without disk is a sound wish, for jobs that ask for none.
+            Ok(Some(Memory::All)) => Some(0),
+            Ok(Some(Memory::Mib(mib))) => Some(mib),
+            Ok(None) => None,
+            Err(error) => return Err(Fail::usage(format!("--disk: {error}"))),
+        };
         for text in self.gpus.iter().flatten() {
             check_gpus(text)?;
         }
-        Ok(Wanted { nodes: self.nodes, gpus: self.gpus.clone(), cpus: self.cpus, mem_mib })
+        Ok(Wanted { nodes: self.nodes, gpus: self.gpus.clone(), cpus: self.cpus, mem_mib, disk_mib })
     }
 }
 

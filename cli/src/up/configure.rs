@@ -23,6 +23,7 @@ struct Noded {
     cgroup_base: String,
     cpus: u32,
     mem: u64,
+    disk: u64,
     /// Absent, the node daemon looks for real ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gpus: Vec<String>,
@@ -34,6 +35,8 @@ struct Noded {
 pub(super) struct Machine {
     pub(super) cpus: u32,
     pub(super) mem_mib: u64,
+    /// Of the file system of /tmp, where jobs put what is to be gone after them.
+    pub(super) disk_mib: u64,
 }
 
 impl Machine {
@@ -47,7 +50,15 @@ impl Machine {
             .lines()
             .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
         let kib = kib.ok_or_else(|| Fail::here("cannot read the machine's memory from /proc/meminfo"))?;
-        Ok(Machine { cpus: u32::try_from(cpus.get()).unwrap_or(u32::MAX), mem_mib: kib / 1024 })
+        let disk = nix::sys::statvfs::statvfs("/tmp").map_err(|e| {
+            Fail::here(format!("cannot read the size of /tmp: {}", e.desc()))
+                .hint("name an amount with --disk")
+        })?;
+        Ok(Machine {
+            cpus: u32::try_from(cpus.get()).unwrap_or(u32::MAX),
+            mem_mib: kib / 1024,
+            disk_mib: disk.blocks().saturating_mul(disk.fragment_size()) >> 20,
+        })
     }
 }
 
@@ -82,6 +93,7 @@ pub(super) fn noded(place: &Place, record: &Record, machine: Machine, name: &str
     let cpus = record.cpus.unwrap_or((machine.cpus / record.nodes).max(1));
     // An eighth stays with the system, the controller and its database.
     let mem = record.mem_mib.unwrap_or((machine.mem_mib / 8 * 7 / share).max(64));
+    let disk = record.disk_mib.unwrap_or(machine.disk_mib / share);
     let text = toml::to_string(&Noded {
         node: name.to_owned(),
         controller: place.server(),
@@ -89,6 +101,7 @@ pub(super) fn noded(place: &Place, record: &Record, machine: Machine, name: &str
         cgroup_base: cgroup_base(place, name),
         cpus,
         mem,
+        disk,
         gpus: record.gpus.clone(),
         // A cluster of one machine is its owner's, who may well submit as root.
         root_jobs: "allow",

@@ -16,6 +16,7 @@ pub(super) struct Wanted {
     pub(super) gpus: Option<Vec<String>>,
     pub(super) cpus: Option<u32>,
     pub(super) mem_mib: Option<u64>,
+    pub(super) disk_mib: Option<u64>,
 }
 
 /// The cluster's shape.
@@ -29,6 +30,8 @@ pub(super) struct Record {
     pub(super) cpus: Option<u32>,
     /// Memory of each node; absent is a share of the machine's.
     pub(super) mem_mib: Option<u64>,
+    /// Local disk of each node; absent is a share of the machine's.
+    pub(super) disk_mib: Option<u64>,
 }
 
 impl Record {
@@ -59,15 +62,16 @@ impl Record {
     /// The shape that `wanted` asks for, over what there was.
     pub(super) fn with(before: Option<&Record>, wanted: Wanted) -> Record {
         let before = before.cloned();
-        let (nodes, gpus, cpus, mem_mib) = match before {
-            Some(record) => (record.nodes, record.gpus, record.cpus, record.mem_mib),
-            None => (1, Vec::new(), None, None),
+        let (nodes, gpus, cpus, mem_mib, disk_mib) = match before {
+            Some(record) => (record.nodes, record.gpus, record.cpus, record.mem_mib, record.disk_mib),
+            None => (1, Vec::new(), None, None, None),
         };
         Record {
             nodes: wanted.nodes.unwrap_or(nodes),
             gpus: wanted.gpus.unwrap_or(gpus),
             cpus: wanted.cpus.or(cpus),
             mem_mib: wanted.mem_mib.or(mem_mib),
+            disk_mib: wanted.disk_mib.or(disk_mib),
         }
     }
 
@@ -83,6 +87,7 @@ impl Record {
             ("gpus", gpus(&self.gpus), gpus(&asked.gpus)),
             ("cpus", shown(self.cpus.map(u64::from), ""), shown(asked.cpus.map(u64::from), "")),
             ("mem", shown(self.mem_mib, " MiB"), shown(asked.mem_mib, " MiB")),
+            ("disk", shown(self.disk_mib, " MiB"), shown(asked.disk_mib, " MiB")),
         ];
         let differing = pairs.into_iter().filter(|(_, runs, asked)| runs != asked);
         differing.map(|(name, runs, asked)| format!("{name}: {runs} runs, {asked} asked for")).collect()

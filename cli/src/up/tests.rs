@@ -56,16 +56,23 @@ fn record() -> Record {
     Record::with(None, Wanted::default())
 }
 
-const MACHINE: Machine = Machine { cpus: 16, mem_mib: 65_536 };
+const MACHINE: Machine = Machine { cpus: 16, mem_mib: 65_536, disk_mib: 1000 };
 
 #[test]
 fn options_become_a_wish_and_bad_ones_are_named() {
-    let wanted = options("--nodes 2 --gpus a100-80gb:8,t4 --cpus 4 --mem 1.5G").wanted().unwrap();
+    let wanted = options("--nodes 2 --gpus a100-80gb:8,t4 --cpus 4 --mem 1.5G --disk 10G").wanted().unwrap();
     let gpus = Some(vec!["a100-80gb:8".to_owned(), "t4".to_owned()]);
-    assert_eq!(wanted, Wanted { nodes: Some(2), gpus, cpus: Some(4), mem_mib: Some(1536) });
-    for (line, words) in
-        [("--gpus a100:0", "a100:0"), ("--gpus :3", ":3"), ("--mem much", "much"), ("--mem 0", "--mem 0")]
-    {
+    assert_eq!(
+        wanted,
+        Wanted { nodes: Some(2), gpus, cpus: Some(4), mem_mib: Some(1536), disk_mib: Some(10_240) }
+    );
+    for (line, words) in [
+        ("--gpus a100:0", "a100:0"),
+        ("--gpus :3", ":3"),
+        ("--mem much", "much"),
+        ("--mem 0", "--mem 0"),
+        ("--disk x", "--disk: \"x\""),
+    ] {
         let failure = options(line).wanted().unwrap_err();
         assert!(failure.exit_code() == 2 && failure.to_string().contains(words), "{line}: {failure}");
     }
@@ -86,12 +93,15 @@ fn nodes_share_the_machine_unless_told_otherwise() {
     let scratch = Scratch::new();
     let two = Record { nodes: 2, ..record() };
     let text = configure::noded(&scratch.place, &two, MACHINE, "node2").unwrap();
-    assert!(text.contains("cpus = 8\n") && text.contains("mem = 28672\n"), "{text}");
+    assert!(text.contains("cpus = 8\n") && text.contains("mem = 28672\ndisk = 500\n"), "{text}");
     assert!(text.contains("root_jobs = \"allow\"") && !text.contains("gpus"), "{text}");
-    let told = Record { cpus: Some(3), mem_mib: Some(500), gpus: vec!["t4:2".into()], ..two };
+    let told =
+        Record { cpus: Some(3), mem_mib: Some(500), disk_mib: Some(0), gpus: vec!["t4:2".into()], ..two };
     let text = configure::noded(&scratch.place, &told, MACHINE, "node2").unwrap();
     assert!(
-        text.contains("cpus = 3\n") && text.contains("mem = 500\n") && text.contains("gpus = [\"t4:2\"]"),
+        text.contains("cpus = 3\n")
+            && text.contains("mem = 500\ndisk = 0\n")
+            && text.contains("gpus = [\"t4:2\"]"),
         "{text}"
     );
 }

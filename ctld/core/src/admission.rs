@@ -43,7 +43,7 @@ pub const PRIORITY_BASE: i64 = 1000;
 const COUNT_MAX: u32 = 1_000_000;
 /// The longest time limit, seconds: a hundred years, so that instants stay in range.
 pub const TIME_LIMIT_MAX_S: u64 = 100 * 366 * 86_400;
-/// The most memory a request may name, MiB: an exbibyte.
+/// The most memory or disk a request may name, MiB: an exbibyte.
 const MEM_MAX_MIB: u64 = 1 << 40;
 /// The longest key, path, pattern or comment, bytes.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -150,6 +150,9 @@ fn check_amounts(job: &Submission) -> Result<(), ApiError> {
     }
     if let Some(mem) = job.mem_mib.filter(|mem| !(1..=MEM_MAX_MIB).contains(mem)) {
         return Err(invalid(format!("memory is {mem} MiB, 1 to {MEM_MAX_MIB} accepted")));
+    }
+    if job.disk_mib > MEM_MAX_MIB {
+        return Err(invalid(format!("disk is {} MiB, at most {MEM_MAX_MIB} accepted", job.disk_mib)));
     }
     if let Some(limit) = job.time_limit_s.filter(|s| !(1..=TIME_LIMIT_MAX_S).contains(s)) {
         return Err(invalid(format!("time limit is {limit} s, 1 to {TIME_LIMIT_MAX_S} accepted")));

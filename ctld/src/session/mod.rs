@@ -252,6 +252,7 @@ fn parts(mut target: Target) -> Vec<Target> {
         full: target.full,
         keep: std::mem::take(&mut target.keep),
         stop: target.stop,
+        limits: target.limits,
         ..Target::default()
     };
     let mut bytes = 0;

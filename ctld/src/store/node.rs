@@ -3,7 +3,7 @@
 use super::StoreError;
 use chrono::{DateTime, Utc};
 use proto::api::Submission;
-use proto::session::{ArrayFacts, Assignment, Hello, Stop, Target};
+use proto::session::{ArrayFacts, Assignment, Hello, Limit, Stop, Target};
 use proto::{ApiError, ErrorCode, IndexSet};
 use sqlx::{PgConnection, PgPool};
 use std::collections::{HashMap, HashSet};
@@ -60,8 +60,11 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
 /// What is booked on a node that shrank stays booked until it ends: the allocatable amount never falls below it. The next
 /// session lowers it further.
 async fn take_amounts(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result<(), StoreError> {
-    let amounts =
-        [("cpus", i64::from(hello.inventory.cpus)), ("mem_mib", hello.inventory.mem_mib.min(1 << 50) as i64)];
+    let amounts = [
+        ("cpus", i64::from(hello.inventory.cpus)),
+        ("mem_mib", hello.inventory.mem_mib.min(1 << 50) as i64),
+        ("disk_mib", hello.inventory.disk_mib.min(1 << 50) as i64),
+    ];
     for (resource, amount) in amounts {
         sqlx::query!(
             "INSERT INTO node_resources (node_id, resource, allocatable) VALUES ($1, $2, $3)
@@ -157,7 +160,8 @@ pub async fn record_seen(db: &PgPool, session: Session, age_s: f64) -> Result<bo
 /// What a session has told its node so far; a target is sent as the difference.
 #[derive(Debug, Default)]
 pub struct Told {
-    run: HashSet<i64>,
+    /// With the time limit that the node knows.
+    run: HashMap<i64, Option<i64>>,
     stop: HashSet<i64>,
 }
 
@@ -176,6 +180,7 @@ struct LiveRow {
     started: bool,
     stop_by: Option<String>,
     stopping: bool,
+    time_limit_s: Option<i64>,
 }
 
 /// What the node should do that it has not been told: the first call makes the whole target. `None`: nothing new.
@@ -189,8 +194,8 @@ pub async fn target(
     let live = sqlx::query_as!(
         LiveRow,
         r#"SELECT a.id AS allocation_id, t.job_id, a.started_at IS NOT NULL AS "started!", t.stop_by,
-               (t.stop_as IS NOT NULL OR t.outcome IS NOT NULL) AS "stopping!"
-           FROM allocations a JOIN attempts t ON t.id = a.attempt_id
+               j.time_limit_s, (t.stop_as IS NOT NULL OR t.outcome IS NOT NULL) AS "stopping!"
+           FROM allocations a JOIN attempts t ON t.id = a.attempt_id JOIN jobs j ON j.id = t.job_id
            WHERE a.node_id = $1 AND a.released_at IS NULL AND t.ended_at IS NULL
            ORDER BY a.id"#,
         session.node_id
@@ -200,12 +205,19 @@ pub async fn target(
     let mut target = Target { full: first, ..Target::default() };
     let mut run = Vec::new();
     for row in &live {
-        if told.run.insert(row.allocation_id) {
-            if first && row.started {
-                target.keep.push(row.allocation_id);
-            } else {
-                run.push((row.allocation_id, row.job_id));
-            }
+        let known = told.run.insert(row.allocation_id, row.time_limit_s);
+        match known {
+            None if first && row.started => target.keep.push(row.allocation_id),
+            // The assignment says the limit.
+            None => run.push((row.allocation_id, row.job_id)),
+            Some(_) => {}
+        }
+        let limit_is_news = known.map_or(first && row.started, |limit| limit != row.time_limit_s);
+        if limit_is_news {
+            target.limits.push(Limit {
+                allocation_id: row.allocation_id,
+                time_limit_s: row.time_limit_s.map(i64::unsigned_abs),
+            });
         }
         if row.stopping && told.stop.insert(row.allocation_id) {
             target.stop.push(Stop {
@@ -219,10 +231,10 @@ pub async fn target(
         }
     }
     let alive: HashSet<i64> = live.iter().map(|row| row.allocation_id).collect();
-    told.run.retain(|id| alive.contains(id));
+    told.run.retain(|id, _| alive.contains(id));
     told.stop.retain(|id| alive.contains(id));
     target.run = assignments(db, &run, terms).await?;
-    let empty = target.run.is_empty() && target.stop.is_empty();
+    let empty = target.run.is_empty() && target.stop.is_empty() && target.limits.is_empty();
     Ok((first || !empty).then_some(target))
 }
 
@@ -289,7 +301,7 @@ async fn assignments(
     job_ids.dedup();
     let fixed = fixed(db, &job_ids).await?;
     let rows = sqlx::query!(
-        r#"SELECT a.id, a.attempt_id, a.position, a.cpus, a.mem_mib, t.job_id, t.task, t.number, t.placed_at,
+        r#"SELECT a.id, a.attempt_id, a.position, a.cpus, a.mem_mib, a.disk_mib, t.job_id, t.task, t.number, t.placed_at,
                ARRAY(SELECT n.name FROM allocations o JOIN nodes n ON n.id = o.node_id
                    WHERE o.attempt_id = a.attempt_id ORDER BY o.position) AS "nodes!",
                ARRAY(SELECT g.uuid FROM device_bookings b JOIN gpus g ON g.id = b.gpu_id
@@ -311,6 +323,7 @@ async fn assignments(
             position: row.position,
             cpus: row.cpus.unsigned_abs(),
             mem_mib: row.mem_mib.unsigned_abs(),
+            disk_mib: row.disk_mib.unsigned_abs(),
             nodes: row.nodes,
             gpus: row.gpus,
             placed_at: row.placed_at,
@@ -328,6 +341,7 @@ struct ShareOf {
     position: i32,
     cpus: u32,
     mem_mib: u64,
+    disk_mib: u64,
     nodes: Vec<String>,
     gpus: Vec<String>,
     placed_at: DateTime<Utc>,
@@ -362,6 +376,7 @@ fn assignment(job: &Fixed, share: ShareOf, terms: Terms<'_>) -> Assignment {
         rlimits: s.rlimits.clone(),
         cpus: share.cpus,
         mem_mib: share.mem_mib,
+        disk_mib: share.disk_mib,
         gpus: share.gpus,
         nodes: share.nodes,
         ntasks: s.ntasks,

@@ -127,6 +127,7 @@ struct Columns {
     condition: Vec<serde_json::Value>,
     comment: Vec<Option<String>>,
     body: Vec<String>,
+    disk_mib: Vec<i64>,
 }
 
 impl Columns {
@@ -169,6 +170,7 @@ impl Columns {
         self.condition.push(condition_value(&Condition::plain(reason)));
         self.comment.push(job.comment.clone());
         self.body.push(body.to_owned());
+        self.disk_mib.push(job.disk_mib as i64);
     }
 }
 
@@ -215,6 +217,7 @@ async fn insert(
         &c.condition,
         &c.comment as &[Option<String>],
         &c.body,
+        &c.disk_mib,
     )
     .fetch_all(db)
     .await?;

@@ -101,7 +101,10 @@ impl Keeper {
             let Some(held) = self.held.get(&id) else { continue };
             match (&held.stop, held.assignment.runs_script) {
                 (Some(_), _) => self.finish(id, stopped()),
-                (None, true) => self.resolve(id),
+                (None, true) => {
+                    self.resolve(id);
+                    self.deliver_limit(id);
+                }
                 (None, false) => self.begin_member(id, crate::clock::boottime_us()),
             }
         }
@@ -249,7 +252,10 @@ impl Keeper {
     pub(super) fn look_again(&mut self, id: i64) {
         match self.held.get(&id).map(|held| &held.stage) {
             Some(Stage::Anonymous | Stage::Launching) => self.adopt(id),
-            Some(Stage::Shepherded(_)) => self.deliver_stop(id),
+            Some(Stage::Shepherded(_)) => {
+                self.deliver_limit(id);
+                self.deliver_stop(id);
+            }
             _ => {}
         }
     }
@@ -278,7 +284,32 @@ impl Keeper {
                 let _ = inputs.send(Input::ShepherdGone(id));
             }
         });
+        self.deliver_limit(id);
         self.deliver_stop(id);
+    }
+
+    /// Before there is a shepherd the limit waits among its orders, where also the next noded's shepherd would find it; once there is one it
+    /// is told, of one that waited as well: it may have looked before.
+    pub(super) fn deliver_limit(&mut self, id: i64) {
+        let Some(held) = self.held.get(&id).filter(|held| !held.limit_delivered) else { return };
+        let Some(limit) = &held.limit else { return };
+        let order = Order::Limit { time_limit_s: limit.time_limit_s };
+        let done = match held.stage {
+            Stage::Shepherded(_) => self.deliver(id, &order),
+            Stage::Resolving | Stage::Launching | Stage::Anonymous => {
+                attempt::order(&self.state_dir.orders(id), &order).map_err(|e| sys::io_text(&e))
+            }
+            // Until its acceptance is written there must be no file of it.
+            Stage::Accepting | Stage::Member | Stage::Clearing | Stage::Ended { .. } => return,
+        };
+        match (done, self.held.get_mut(&id)) {
+            (Ok(()), Some(held)) => held.limit_delivered = matches!(held.stage, Stage::Shepherded(_)),
+            (Ok(()), None) => {}
+            (Err(message), _) => {
+                tracing::warn!(allocation.id = id, "its time limit could not be delivered: {message}");
+                self.later(TROUBLE_RETRY, Input::LookAgain(id));
+            }
+        }
     }
 
     pub(super) fn deliver_stop(&mut self, id: i64) {

@@ -23,7 +23,7 @@ use crate::session::SessionEvent;
 use crate::spec::LauncherSetup;
 use outbox::Outbox;
 use proto::api::Usage;
-use proto::session::{Assignment, HEARTBEAT_S, NodeMessage, Stop};
+use proto::session::{Assignment, HEARTBEAT_S, Limit, NodeMessage, Stop};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -97,6 +97,9 @@ struct Held {
     stage: Stage,
     stop: Option<Stop>,
     stop_delivered: bool,
+    /// What the controller said since noded started, if it did: the orders may hold another one from before.
+    limit: Option<Limit>,
+    limit_delivered: bool,
     started_us: Option<u64>,
     completing: bool,
 }
@@ -109,6 +112,8 @@ impl Held {
             stage,
             stop: None,
             stop_delivered: false,
+            limit: None,
+            limit_delivered: false,
             started_us: None,
             completing: false,
         }

@@ -11,7 +11,7 @@ use crate::config::RootJobs;
 use crate::journal::{Accepted, COMMANDS_MAX};
 use crate::session::SessionEvent;
 use proto::session::{
-    Assignment, Command, CommandAct, ControllerMessage, EndCause, NodeMessage, Stop, Target,
+    Assignment, Command, CommandAct, ControllerMessage, EndCause, Limit, NodeMessage, Stop, Target,
 };
 
 /// What a job's error file says of a job that the controller's whole target does not name.
@@ -48,6 +48,9 @@ impl Keeper {
         }
         for assignment in target.run {
             self.assign(assignment);
+        }
+        for limit in target.limits {
+            self.limit(limit);
         }
         for stop in target.stop {
             self.stop(stop);
@@ -89,7 +92,8 @@ impl Keeper {
     fn assign(&mut self, assignment: Assignment) {
         let id = assignment.allocation_id;
         if self.held.contains_key(&id) {
-            return;
+            // Its limit may have changed since.
+            return self.limit(Limit { allocation_id: id, time_limit_s: assignment.time_limit_s });
         }
         if let Err((cause, message)) = self.may_take(&assignment) {
             tracing::warn!(allocation.id = id, job.id = assignment.job_id, "assignment not taken: {message}");
@@ -162,6 +166,19 @@ impl Keeper {
             | Stage::Clearing
             | Stage::Ended { .. } => {}
         }
+    }
+
+    /// A limit of what is not here, or is over, comes too late.
+    fn limit(&mut self, limit: Limit) {
+        let id = limit.allocation_id;
+        let Some(held) = self.held.get_mut(&id).filter(|held| !held.over() && held.limit != Some(limit))
+        else {
+            return;
+        };
+        held.assignment.time_limit_s = limit.time_limit_s;
+        held.limit = Some(limit);
+        held.limit_delivered = false;
+        self.deliver_limit(id);
     }
 
     pub(super) fn started_of(&self, id: i64) -> Option<u64> {

@@ -142,6 +142,8 @@ struct Shepherd<'a> {
     started_us: Option<u64>,
     failure: Option<Failure>,
     ending: Option<Ending>,
+    /// The spec's, until an order changes it.
+    time_limit_s: Option<u64>,
     warned: bool,
     killed_us: Option<u64>,
     completing: bool,
@@ -172,6 +174,7 @@ impl<'a> Shepherd<'a> {
             started_us: None,
             failure: None,
             ending: None,
+            time_limit_s: spec.time_limit_s,
             warned: false,
             killed_us: None,
             completing: false,
@@ -217,6 +220,8 @@ impl<'a> Shepherd<'a> {
 
     /// From the fork until every process of the job is gone.
     fn watch(&mut self) -> Outcome {
+        // Those that came before there was a shepherd to be told of them.
+        self.take_orders();
         while self.children_left {
             self.meet_deadlines();
             let wait = self.next_deadline_us().saturating_sub(boottime_us()).min(WAIT_MAX_US);
@@ -243,24 +248,21 @@ impl<'a> Shepherd<'a> {
     }
 
     fn limit_us(&self) -> Option<u64> {
-        let limit = self.spec.time_limit_s?.saturating_mul(1_000_000);
+        let limit = self.time_limit_s?.saturating_mul(1_000_000);
         Some(self.started_us.unwrap_or(self.began_us).saturating_add(limit))
     }
 
     fn warn_us(&self) -> Option<u64> {
         let before = u64::from(self.spec.warn.as_ref()?.before_s) * 1_000_000;
         // Nobody is there to be warned before the script runs.
-        self.started_us
-            .and(self.limit_us())
-            .map(|limit| limit.saturating_sub(before))
-            .filter(|_| !self.warned)
+        self.started_us.and(self.limit_us()).map(|limit| limit.saturating_sub(before))
     }
 
     fn next_deadline_us(&self) -> u64 {
         let killing = self.killed_us.map(|_| boottime_us() + RETRY.as_micros() as u64);
         let ending = self.ending.map(|ending| ending.kill_at_us).filter(|_| killing.is_none());
         let limit = self.limit_us().filter(|_| self.ending.is_none() && killing.is_none());
-        let warning = self.warn_us().filter(|_| self.ending.is_none() && killing.is_none());
+        let warning = self.warn_us().filter(|_| !self.warned && self.ending.is_none() && killing.is_none());
         [killing, ending, limit, warning].into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
@@ -286,7 +288,8 @@ impl<'a> Shepherd<'a> {
         if self.limit_us().is_some_and(|limit| now >= limit) {
             return self.end(EndCause::TimeLimit, self.spec.grace_s, "CANCELLED DUE TO TIME LIMIT");
         }
-        if self.warn_us().is_some_and(|at| now >= at)
+        if !self.warned
+            && self.warn_us().is_some_and(|at| now >= at)
             && let Some(warn) = &self.spec.warn
         {
             self.warned = true;
@@ -302,7 +305,16 @@ impl<'a> Shepherd<'a> {
             match order {
                 Order::Signal { signal, script_only } => self.signal(signal, script_only),
                 Order::Stop { grace_s, banner } => self.stop(grace_s, &banner),
+                Order::Limit { time_limit_s } => self.limit(time_limit_s),
             }
+        }
+    }
+
+    /// The deadlines follow from it. A script that was warned of the old end is warned of a later one again.
+    fn limit(&mut self, time_limit_s: Option<u64>) {
+        self.time_limit_s = time_limit_s;
+        if self.warn_us().is_none_or(|at| at > boottime_us()) {
+            self.warned = false;
         }
     }
 

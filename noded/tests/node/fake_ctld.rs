@@ -2,7 +2,7 @@
 
 use futures_util::{SinkExt, StreamExt};
 use proto::session::{
-    Assignment, Command, CommandAct, ControllerMessage, Ended, Event, Hello, NodeMessage, Stop, Target,
+    Assignment, Command, CommandAct, ControllerMessage, Ended, Event, Hello, Limit, NodeMessage, Stop, Target,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -90,6 +90,12 @@ impl FakeCtld {
                     .collect(),
                 keep: b.started.keys().filter(live).copied().collect(),
                 stop: b.stops.values().filter(|s| live(&&s.allocation_id)).cloned().collect(),
+                limits: b
+                    .wanted
+                    .values()
+                    .map(|a| Limit { allocation_id: a.allocation_id, time_limit_s: a.time_limit_s })
+                    .filter(|l| live(&&l.allocation_id) && b.started.contains_key(&l.allocation_id))
+                    .collect(),
             };
             (ControllerMessage::Welcome { node_id: 1, session_epoch: b.hellos.len() as i64 }, target)
         });
@@ -169,6 +175,17 @@ impl FakeCtld {
             b.stops.insert(id, stop.clone());
             Target { stop: vec![stop], ..Target::default() }
         });
+    }
+
+    /// Wants this one to run for so long, and says it as often.
+    pub fn limit(&self, id: i64, time_limit_s: Option<u64>, times: u32) {
+        for _ in 0..times {
+            self.push(|b| {
+                b.wanted.get_mut(&id).expect("one that is wanted").time_limit_s = time_limit_s;
+                let limits = vec![Limit { allocation_id: id, time_limit_s }];
+                Target { limits, ..Target::default() }
+            });
+        }
     }
 
     /// Sends a command and waits for its answer.

@@ -12,4 +12,5 @@ mod launching;
 mod limits;
 mod session;
 mod site;
+mod time_limits;
 mod v1;

@@ -86,6 +86,9 @@ pub struct Job {
     pub cpus: u32,
     /// Memory on each node in MiB.
     pub mem_mib: u64,
+    /// Local disk on each node in MiB.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// GPUs asked for on each node.
     pub gpu_count: u32,
     /// The GPU model asked for.

@@ -40,6 +40,12 @@ pub struct Node {
     pub mem_mib: u64,
     /// Memory booked now, MiB.
     pub mem_booked_mib: u64,
+    /// Local disk it may give to jobs, MiB.
+    #[serde(default)]
+    pub disk_mib: u64,
+    /// Local disk booked now, MiB.
+    #[serde(default)]
+    pub disk_booked_mib: u64,
     /// Its GPUs.
     pub gpus: Vec<Gpu>,
     /// Jobs on it now.

@@ -61,6 +61,9 @@ pub struct Submission {
     /// Memory on each node in MiB; absent is the pool's default per CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem_mib: Option<u64>,
+    /// Local disk on each node in MiB (`--tmp`): booked, not enforced.
+    #[serde(default, skip_serializing_if = "nothing")]
+    pub disk_mib: u64,
     /// All of each node's CPUs, memory and GPUs (`--exclusive`); `cpus` and `mem_mib` are then minima.
     #[serde(default)]
     pub exclusive: bool,
@@ -202,6 +205,11 @@ pub enum SubmittedResult {
     Job(Submitted),
     /// Refused; nothing was stored.
     Error(ApiError),
+}
+
+/// Left out of a body, so that one without it stays the same bytes, and its idempotency key the same submission.
+fn nothing(amount: &u64) -> bool {
+    *amount == 0
 }
 
 #[cfg(test)]

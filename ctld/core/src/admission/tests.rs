@@ -32,6 +32,7 @@ fn job() -> Submission {
         rlimits: BTreeMap::new(),
         cpus: 2,
         mem_mib: None,
+        disk_mib: 0,
         exclusive: false,
         mem_all: false,
         gpus: 0,

@@ -141,8 +141,8 @@ macro_rules! select_jobs {
     ([$($which:literal),+], $($bind:expr),* $(,)?) => {
         sqlx::query_as!(
             JobRow,
-            r#"SELECT j.id, j.name, j.user_name, j.tenant_id, j.account, j.pool_id, j.cpus, j.mem_mib, j.gpus, j.gpu_type,
-                   j.node_count, j.time_limit_s, j.priority, j.hold, j.begin_at, j.is_array,
+            r#"SELECT j.id, j.name, j.user_name, j.tenant_id, j.account, j.pool_id, j.cpus, j.mem_mib, j.disk_mib, j.gpus,
+                   j.gpu_type, j.node_count, j.time_limit_s, j.priority, j.hold, j.begin_at, j.is_array,
                    CASE WHEN j.is_array THEN j.indices::text END AS indices,
                    CASE WHEN j.is_array THEN j.pending::text END AS pending,
                    CASE WHEN j.is_array THEN j.cancelled::text END AS cancelled,

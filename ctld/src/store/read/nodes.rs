@@ -47,6 +47,8 @@ struct NodeRow {
     cpus_booked: i64,
     mem_mib: i64,
     mem_booked_mib: i64,
+    disk_mib: i64,
+    disk_booked_mib: i64,
     jobs: Vec<String>,
 }
 
@@ -59,12 +61,14 @@ async fn look_at(db: &mut PgConnection, name: Option<&str>) -> Result<Vec<Node>,
                n.agent_version, n.cgroup_mode, n.eligible,
                coalesce(c.allocatable, 0) AS "cpus!", coalesce(c.allocated, 0) AS "cpus_booked!",
                coalesce(m.allocatable, 0) AS "mem_mib!", coalesce(m.allocated, 0) AS "mem_booked_mib!",
+               coalesce(d.allocatable, 0) AS "disk_mib!", coalesce(d.allocated, 0) AS "disk_booked_mib!",
                ARRAY(SELECT CASE WHEN j.is_array THEN j.id || '_' || a.task ELSE j.id::text END
                    FROM allocations l JOIN attempts a ON a.id = l.attempt_id JOIN jobs j ON j.id = a.job_id
                    WHERE l.node_id = n.id AND l.released_at IS NULL ORDER BY j.id, a.task) AS "jobs!"
            FROM nodes n JOIN pools p ON p.id = n.pool_id
            LEFT JOIN node_resources c ON c.node_id = n.id AND c.resource = 'cpus'
            LEFT JOIN node_resources m ON m.node_id = n.id AND m.resource = 'mem_mib'
+           LEFT JOIN node_resources d ON d.node_id = n.id AND d.resource = 'disk_mib'
            WHERE $1::text IS NULL OR n.name = $1
            ORDER BY n.name"#,
         name
@@ -100,6 +104,8 @@ fn node_of(row: NodeRow, gpus: Vec<Gpu>, holds: Vec<Hold>) -> Result<Node, Store
         cpus_booked: amount("cpus", row.cpus_booked)?,
         mem_mib: row.mem_mib.unsigned_abs(),
         mem_booked_mib: row.mem_booked_mib.unsigned_abs(),
+        disk_mib: row.disk_mib.unsigned_abs(),
+        disk_booked_mib: row.disk_booked_mib.unsigned_abs(),
         gpus,
         jobs: row.jobs,
         name: row.name,

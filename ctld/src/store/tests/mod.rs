@@ -48,6 +48,7 @@ fn job(key: &str) -> Submission {
         rlimits: BTreeMap::new(),
         cpus: 1,
         mem_mib: Some(100),
+        disk_mib: 0,
         exclusive: false,
         mem_all: false,
         gpus: 0,
@@ -104,7 +105,7 @@ async fn node(db: &PgPool, name: &str, cpus: u32, gpus: u32) -> Session {
         boot_id: "boot".into(),
         journal_id: "journal".into(),
         cgroup_mode: "v1".into(),
-        inventory: Inventory { cpus, mem_mib: 1000, gpus },
+        inventory: Inventory { cpus, mem_mib: 1000, disk_mib: 10_000, gpus },
     };
     open_session(db, &hello).await.unwrap()
 }
@@ -196,7 +197,7 @@ async fn audit(db: &PgPool) {
     let wrong: Vec<String> = sqlx::query_scalar(
         "SELECT format('node %s: %s %s allocated, %s booked', r.node_id, r.allocated, r.resource, coalesce(b.sum, 0))
          FROM node_resources r LEFT JOIN LATERAL (
-             SELECT sum(CASE r.resource WHEN 'cpus' THEN b.cpus ELSE b.mem_mib END) FROM node_bookings b
+             SELECT sum(CASE r.resource WHEN 'cpus' THEN b.cpus WHEN 'mem_mib' THEN b.mem_mib ELSE b.disk_mib END) FROM node_bookings b
              WHERE b.node_id = r.node_id) b ON true
          WHERE r.allocated <> coalesce(b.sum, 0)
          UNION ALL

@@ -58,3 +58,16 @@ async fn an_array_of_a_million_is_one_row(db: PgPool) {
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM jobs").fetch_one(&db).await.unwrap();
     assert_eq!(rows, 1);
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn disk_is_kept_of_a_job_and_of_a_node(db: PgPool) {
+    with_pool(&db).await;
+    node(&db, "n1", 4, 0).await;
+    let id = submit_one(&db, Submission { disk_mib: 700, ..job("a") }).await;
+    let disk: i64 =
+        sqlx::query_scalar("SELECT disk_mib FROM jobs WHERE id = $1").bind(id).fetch_one(&db).await.unwrap();
+    let listed = crate::store::read::jobs_of(&db, &id.to_string().parse().unwrap()).await.unwrap().jobs;
+    assert_eq!((disk, listed[0].disk_mib), (700, 700));
+    let node = crate::store::read::node(&db, "n1").await.unwrap().nodes.remove(0);
+    assert_eq!((node.disk_mib, node.disk_booked_mib), (10_000, 0));
+}

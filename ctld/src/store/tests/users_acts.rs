@@ -4,6 +4,7 @@ use crate::store::node::{Terms, Told, target};
 
 use proto::ErrorCode;
 use proto::api::{ActOutcome, CancelRequest};
+use proto::session::Limit;
 
 const TERMS: Terms<'static> = Terms { cluster: "test", grace_s: 30 };
 
@@ -115,6 +116,38 @@ async fn a_new_session_keeps_what_runs_launches_what_did_not_start_and_repeats_s
     assert_eq!(whole.keep, [allocations[0]]);
     assert_eq!(whole.run.iter().map(|a| a.allocation_id).collect::<Vec<_>>(), [allocations[1]]);
     assert_eq!(whole.stop.iter().map(|s| s.allocation_id).collect::<Vec<_>>(), [allocations[0]]);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_running_jobs_new_time_limit_is_told_once_and_again_to_a_new_session(db: PgPool) {
+    with_pool(&db).await;
+    let session = node(&db, "n1", 4, 0).await;
+    let id = submit_one(&db, job("a")).await;
+    submit_one(&db, job("b")).await;
+    place(&db).await;
+    let allocation = live(&db).await[0];
+    let mut told = Told::default();
+    let whole = target(&db, session, &mut told, true, TERMS).await.unwrap().unwrap();
+    assert_eq!((whole.run[0].time_limit_s, whole.limits.len()), (Some(600), 0), "the assignment says it");
+    report(&db, vec![started(session, allocation)]).await;
+    for time_limit_s in [Some(7200), None, Some(60)] {
+        sqlx::query("UPDATE jobs SET time_limit_s = $1 WHERE id = $2")
+            .bind(time_limit_s)
+            .bind(id)
+            .execute(&db)
+            .await
+            .unwrap();
+        let change = target(&db, session, &mut told, false, TERMS).await.unwrap().unwrap();
+        let limit =
+            Limit { allocation_id: allocation, time_limit_s: time_limit_s.map(|s: i64| s.unsigned_abs()) };
+        assert_eq!((change.run.len(), change.stop.len(), change.limits), (0, 0, vec![limit]));
+        assert!(target(&db, session, &mut told, false, TERMS).await.unwrap().is_none(), "told once");
+    }
+    // A node that missed it hears it when it comes back; what did not start is assigned with it.
+    let second = node(&db, "n1", 4, 0).await;
+    let whole = target(&db, second, &mut Told::default(), true, TERMS).await.unwrap().unwrap();
+    assert_eq!((whole.keep.len(), whole.run.len()), (1, 1));
+    assert_eq!(whole.limits, [Limit { allocation_id: allocation, time_limit_s: Some(60) }]);
 }
 
 #[sqlx::test(migrations = "../migrations")]

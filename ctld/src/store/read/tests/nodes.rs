@@ -25,6 +25,7 @@ async fn a_node_shows_what_it_has_and_who_is_there(db: PgPool) {
     assert_eq!((n1.pool.as_str(), n1.connection, n1.eligible), ("main", Connection::Connected, true));
     assert!((3.0..60.0).contains(&n1.last_seen_s.unwrap()), "{:?}", n1.last_seen_s);
     assert_eq!((n1.cpus, n1.cpus_booked, n1.mem_mib, n1.mem_booked_mib), (16, 2, 4096, 512));
+    assert_eq!((n1.disk_mib, n1.disk_booked_mib), (9000, 70));
     assert_eq!(n1.jobs, [id.to_string(), format!("{array}_7")]);
     let gpus: Vec<_> = n1.gpus.iter().map(|gpu| (gpu.uuid.as_str(), gpu.job.as_deref())).collect();
     assert_eq!(gpus, [("GPU-0", Some(id.to_string().as_str())), ("GPU-1", None)]);

@@ -204,7 +204,7 @@ async fn node(db: &PgPool, name: &str, pool: &str) -> i64 {
     .unwrap();
     sqlx::query(
         "INSERT INTO node_resources (node_id, resource, allocatable, allocated)
-         VALUES ($1, 'cpus', 16, 2), ($1, 'mem_mib', 4096, 512)",
+         VALUES ($1, 'cpus', 16, 2), ($1, 'mem_mib', 4096, 512), ($1, 'disk_mib', 9000, 70)",
     )
     .bind(id)
     .execute(db)
