@@ -36,7 +36,12 @@ pub struct SessionLine {
 
 impl Default for Wakes {
     fn default() -> Wakes {
-        Wakes { planner: Notify::new(), reservations: Notify::new(), lines: Mutex::default(), ended: broadcast::channel(ENDED_QUEUE).0 }
+        Wakes {
+            planner: Notify::new(),
+            reservations: Notify::new(),
+            lines: Mutex::default(),
+            ended: broadcast::channel(ENDED_QUEUE).0,
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub fn small_job(script: &str, chdir: &Path) -> Submission {
         array: None,
         hold: false,
         begin: None,
+        reservation: None,
         comment: None,
         nice: 0,
         requeue: true,

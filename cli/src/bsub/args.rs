@@ -126,6 +126,9 @@ pub struct Options {
     /// Do not start before: now+1hour, 16:00, tomorrow, 2026-12-01T08:00:00 (local time), or with a zone (…Z)
     #[arg(short = 'b', long, value_name = "TIME", help_heading = "Time")]
     pub begin: Option<String>,
+    /// Run in this reservation, which admits its owner and those it names; see `bctl reservation list`
+    #[arg(long, value_name = "NAME", help_heading = "Time")]
+    pub reservation: Option<String>,
     /// Submit held; `bctl release` lets it go
     #[arg(short = 'H', long, help_heading = "Time")]
     pub hold: bool,

@@ -32,6 +32,7 @@ const OPTIONS: &[(&str, &str, bool)] = &[
     ("exclusive", "SBATCH_EXCLUSIVE", true),
     ("time", "SBATCH_TIMELIMIT", false),
     ("begin", "SBATCH_BEGIN", false),
+    ("reservation", "SBATCH_RESERVATION", false),
     ("hold", "", true),
     ("signal", "SBATCH_SIGNAL", false),
     ("requeue", "SBATCH_REQUEUE", true),

@@ -57,7 +57,7 @@ macro_rules! fields {
 
 fields! {
     job_name pool account qos array comment nice cpus_per_task ntasks ntasks_per_node nodes mem mem_per_cpu mem_per_gpu tmp
-    cpus_per_gpu gpus gpus_per_node gres exclusive time begin hold signal requeue no_requeue output error input open_mode
+    cpus_per_gpu gpus gpus_per_node gres exclusive time begin reservation hold signal requeue no_requeue output error input open_mode
     chdir export_file propagate wait parsable quiet verbose mail_type mail_user
 }
 

@@ -98,6 +98,7 @@ pub fn prepare(
             .map(|array| ArraySpec { indices: array.indices.clone(), throttle: array.throttle }),
         hold: options.hold,
         begin,
+        reservation: options.reservation.clone(),
         comment: options.comment.clone(),
         nice: options.nice.unwrap_or(0),
         requeue: !options.no_requeue,

@@ -80,7 +80,12 @@ pub(super) async fn cancel(
     Named(name): Named,
 ) -> Answer<ReservationList> {
     let ids = reservations::cancel(&app.db, &caller, &name).await?;
-    tracing::info!(reservation.name = name, user.name = caller.user, occurrences = ids.len(), "reservation cancelled");
+    tracing::info!(
+        reservation.name = name,
+        user.name = caller.user,
+        occurrences = ids.len(),
+        "reservation cancelled"
+    );
     app.wakes.planner();
     Ok(Json(reservations::named(&app.db, &name).await?))
 }

@@ -4,7 +4,7 @@ use super::batch;
 use crate::app::Caller;
 use crate::metrics::Metrics;
 use crate::store::submit::{Prepared, commit};
-use crate::store::{StoreError, pools};
+use crate::store::{StoreError, pools, reservations};
 use crate::wake::Wakes;
 use backon::{ExponentialBuilder, Retryable};
 use ctld_core::admission::{PoolRules, admit};
@@ -61,8 +61,13 @@ impl Submissions {
                 return jobs.iter().map(|_| Err(error.clone())).collect();
             }
         };
-        let waiting: Vec<Result<oneshot::Receiver<Answer>, ApiError>> =
-            jobs.into_iter().map(|job| self.enqueue(caller, &rules, job)).collect();
+        let mut waiting: Vec<Result<oneshot::Receiver<Answer>, ApiError>> = Vec::with_capacity(jobs.len());
+        for mut job in jobs {
+            waiting.push(match self.reservation(caller, &mut job).await {
+                Ok(reservation_id) => self.enqueue(caller, &rules, job, reservation_id),
+                Err(error) => Err(error),
+            });
+        }
         let mut answers = Vec::with_capacity(waiting.len());
         for answer in waiting {
             answers.push(match answer {
@@ -73,11 +78,29 @@ impl Submissions {
         answers
     }
 
+    /// The reservation that a job names, if it admits the caller; the job's pool is then the reservation's.
+    async fn reservation(&self, caller: &Caller, job: &mut Submission) -> Result<Option<i64>, ApiError> {
+        let Some(name) = &job.reservation else { return Ok(None) };
+        let admits = reservations::admit(&self.db, caller, job.account.as_deref(), name).await?;
+        match &job.pool {
+            Some(pool) if *pool != admits.pool => {
+                let message =
+                    format!("reservation \"{name}\" is in pool \"{}\", not in \"{pool}\"", admits.pool);
+                Err(ApiError::new(ErrorCode::InvalidArgument, message).hint("leave the pool out"))
+            }
+            _ => {
+                job.pool = Some(admits.pool);
+                Ok(Some(admits.id))
+            }
+        }
+    }
+
     fn enqueue(
         &self,
         caller: &Caller,
         rules: &Rules,
         submission: Submission,
+        reservation_id: Option<i64>,
     ) -> Result<oneshot::Receiver<Answer>, ApiError> {
         let admitted = admit(&submission, &rules.pools, caller.operator)?;
         let tenant_id = rules.tenants.get(&caller.tenant).copied().ok_or_else(|| {
@@ -90,6 +113,7 @@ impl Submissions {
             gid: caller.gid,
             submission,
             admitted,
+            reservation_id,
         };
         let (answer, receiver) = oneshot::channel();
         self.queue.try_send((prepared, answer)).map_err(|error| match error {

@@ -13,7 +13,10 @@ pub async fn run(app: App) {
     let stopping = app.stopping.clone();
     loop {
         if let Err(error) = step(&app).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "reservations were not looked after; trying again");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "reservations were not looked after; trying again"
+            );
         }
         let next = next_s(&app.db).await.ok().flatten();
         let pause = next.and_then(|s| Duration::try_from_secs_f64(s + 0.001).ok()).unwrap_or(LOOK_EVERY);

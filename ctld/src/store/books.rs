@@ -6,7 +6,7 @@ use ctld_core::timeline::During;
 use sqlx::PgConnection;
 use std::collections::HashMap;
 
-/// The whole book of those of these nodes on which something begins later than now; the others need none, since what is
+/// The whole book of those of these nodes (named once or more) on which something begins later than now; the others need none, since what is
 /// free on them now is free for ever. What runs inside a reservation is left out: the reservation has it.
 pub(super) async fn books(
     db: &mut PgConnection,
@@ -32,9 +32,9 @@ async fn read(
         r#"SELECT b.node_id, b.cpus, b.mem_mib, b.disk_mib,
                (extract(epoch FROM lower(b.during) - compute_now()) * 1000000)::bigint AS "start_us!",
                (extract(epoch FROM upper(b.during) - compute_now()) * 1000000)::bigint AS end_us
-           FROM unnest($1::bigint[]) AS n(id) JOIN node_bookings b ON b.node_id = n.id
-           WHERE (b.allocation_id IS NULL OR b.reservation_id IS NULL)
-               AND ($2 OR EXISTS (SELECT FROM node_bookings l WHERE l.node_id = n.id AND lower(l.during) > compute_now()))"#,
+           FROM node_bookings b
+           WHERE b.node_id = ANY($1) AND (b.allocation_id IS NULL OR b.reservation_id IS NULL)
+               AND ($2 OR EXISTS (SELECT FROM node_bookings l WHERE l.node_id = b.node_id AND lower(l.during) > compute_now()))"#,
         node_ids,
         all
     )

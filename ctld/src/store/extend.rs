@@ -86,7 +86,9 @@ async fn extend_job(
         (Some(by_s), ..) => limit_s.saturating_add(i64::try_from(by_s).unwrap_or(i64::MAX)),
         (None, Some(end_at), Some(started_at)) if !job.is_array => (end_at - started_at).num_seconds(),
         _ => {
-            return Err(invalid("an end can be given for a job that runs and is no array: give a time to add"));
+            return Err(invalid(
+                "an end can be given for a job that runs and is no array: give a time to add",
+            ));
         }
     };
     if new_limit_s <= limit_s {
@@ -343,9 +345,11 @@ async fn refuse_over_amounts(
     let now = sqlx::query_scalar!(r#"SELECT compute_now() AS "now!""#).fetch_one(&mut *tx).await?;
     let lasts_us = u64::try_from((end_at - now).num_microseconds().unwrap_or(i64::MAX)).unwrap_or(1);
     for (node_id, amounts) in lock_nodes_amounts(tx, nodes).await? {
-        let over = amounts.free_over(Some(lasts_us)).into_iter().zip(["CPUs", "MiB of memory", "MiB of disk"]);
+        let over =
+            amounts.free_over(Some(lasts_us)).into_iter().zip(["CPUs", "MiB of memory", "MiB of disk"]);
         if let Some((free, what)) = over.into_iter().find(|(free, _)| *free < 0) {
-            let node = sqlx::query_scalar!("SELECT name FROM nodes WHERE id = $1", node_id).fetch_one(tx).await?;
+            let node =
+                sqlx::query_scalar!("SELECT name FROM nodes WHERE id = $1", node_id).fetch_one(tx).await?;
             return Err(conflict(format!(
                 "node {node} has {} {what} too few before {}: they are booked",
                 -free,
@@ -363,7 +367,9 @@ async fn refuse_maintenance(
     end_at: Option<DateTime<Utc>>,
 ) -> Result<(), StoreError> {
     let Some(end_at) = end_at else { return Ok(()) };
-    sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", nodes).fetch_all(&mut *tx).await?;
+    sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", nodes)
+        .fetch_all(&mut *tx)
+        .await?;
     let hold = sqlx::query!(
         r#"SELECT n.name, h.reason, lower(h.during) AS "from_at!" FROM holds h JOIN nodes n ON n.id = h.node_id
            WHERE h.node_id = ANY($1) AND h.closed_at IS NULL AND h.kind = 'maintenance'

@@ -28,6 +28,8 @@ pub struct Prepared {
     pub submission: Submission,
     /// What admission made of it.
     pub admitted: Admitted,
+    /// The reservation it runs in.
+    pub reservation_id: Option<i64>,
 }
 
 type Key = (i32, String, String);
@@ -128,12 +130,17 @@ struct Columns {
     comment: Vec<Option<String>>,
     body: Vec<String>,
     disk_mib: Vec<i64>,
+    reservation_id: Vec<Option<i64>>,
 }
 
 impl Columns {
     fn push(&mut self, ord: usize, prepared: &Prepared, body: &str, hash: &[u8]) {
-        let Prepared { tenant_id, user, uid, gid, submission: job, admitted } = prepared;
-        let reason = if job.hold { Reason::HeldByUser } else { Reason::Priority };
+        let Prepared { tenant_id, user, uid, gid, submission: job, admitted, reservation_id } = prepared;
+        let reason = match (job.hold, reservation_id) {
+            (true, _) => Reason::HeldByUser,
+            (false, Some(_)) => Reason::Reservation,
+            (false, None) => Reason::Priority,
+        };
         // Admission keeps every count below a million: the casts lose nothing.
         self.ord.push(ord as i32);
         self.tenant_id.push(*tenant_id);
@@ -171,6 +178,7 @@ impl Columns {
         self.comment.push(job.comment.clone());
         self.body.push(body.to_owned());
         self.disk_mib.push(job.disk_mib as i64);
+        self.reservation_id.push(*reservation_id);
     }
 }
 
@@ -218,6 +226,7 @@ async fn insert(
         &c.comment as &[Option<String>],
         &c.body,
         &c.disk_mib,
+        &c.reservation_id as &[Option<i64>],
     )
     .fetch_all(db)
     .await?;

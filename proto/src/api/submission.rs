@@ -102,6 +102,9 @@ pub struct Submission {
     /// Not before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<Begin>,
+    /// The reservation to run in, by name; its pool is then the job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
     /// Free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,

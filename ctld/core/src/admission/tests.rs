@@ -46,6 +46,7 @@ fn job() -> Submission {
         array: None,
         hold: false,
         begin: None,
+        reservation: None,
         comment: None,
         nice: 0,
         requeue: true,

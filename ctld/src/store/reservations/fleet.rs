@@ -209,7 +209,8 @@ impl Fleet {
     /// The instants after this one at which something ends: where more may be free than before.
     pub fn ends_after(&self, instant: i64) -> Vec<i64> {
         let books = self.nodes.iter().flat_map(|node| node.book.iter().map(|booked| booked.during));
-        let gpus = self.nodes.iter().flat_map(|node| node.gpus.iter().flat_map(|gpu| gpu.booked.iter().copied()));
+        let gpus =
+            self.nodes.iter().flat_map(|node| node.gpus.iter().flat_map(|gpu| gpu.booked.iter().copied()));
         let holds = self.nodes.iter().flat_map(|node| node.holds.iter().map(|hold| hold.during));
         let ends = books.chain(gpus).chain(holds).filter_map(During::end).filter(|end| *end > instant);
         let mut ends: Vec<i64> = ends.collect();
@@ -222,7 +223,8 @@ impl Fleet {
 impl Node {
     fn free_over(&self, range: During) -> NodeFree {
         let peak = |of: fn(&Booked) -> i64| {
-            let held = self.book.iter().map(|b| Held { amount: of(b).max(0).unsigned_abs(), during: b.during });
+            let held =
+                self.book.iter().map(|b| Held { amount: of(b).max(0).unsigned_abs(), during: b.during });
             i64::try_from(Timeline::new(held).peak(range)).unwrap_or(i64::MAX)
         };
         let peaks = [peak(|b| b.cpus), peak(|b| b.mem_mib), peak(|b| b.disk_mib)];

@@ -71,7 +71,9 @@ pub(super) async fn begin_due(tx: &mut PgConnection) -> Result<usize, StoreError
                 begun += 1;
             }
             // The counter's CHECK: what was to be over by now is not. It is tried again.
-            Err(StoreError::Database(sqlx::Error::Database(error))) if error.code().as_deref() == Some("23514") => {
+            Err(StoreError::Database(sqlx::Error::Database(error)))
+                if error.code().as_deref() == Some("23514") =>
+            {
                 savepoint.rollback().await?;
                 let why = Condition::new(Reason::Unschedulable, "jobs before it have not ended on its nodes");
                 sqlx::query!(

@@ -23,8 +23,6 @@ use sqlx::PgPool;
 pub struct Admits {
     /// Its id.
     pub id: i64,
-    /// Its pool.
-    pub pool_id: i32,
     /// Its pool's name.
     pub pool: String,
 }
@@ -37,7 +35,7 @@ pub async fn admit(
     name: &str,
 ) -> Result<Admits, StoreError> {
     let row = sqlx::query!(
-        r#"SELECT r.id, r.pool_id, p.name AS pool,
+        r#"SELECT r.id, p.name AS pool,
                (r.owner = $2 OR $2 = ANY(r.users) OR coalesce($3 = ANY(r.accounts), false)) AS "admitted!"
            FROM reservations r JOIN pools p ON p.id = r.pool_id
            WHERE r.name = $1 AND r.ended_at IS NULL ORDER BY upper(r.during) LIMIT 1"#,
@@ -54,7 +52,7 @@ pub async fn admit(
             .hint("its owner and the users and accounts it names may use it")
             .into());
     }
-    Ok(Admits { id: row.id, pool_id: row.pool_id, pool: row.pool })
+    Ok(Admits { id: row.id, pool: row.pool })
 }
 
 fn unknown(name: &str) -> StoreError {

@@ -69,7 +69,8 @@ pub(super) async fn by_ids(db: &mut PgConnection, ids: &[i64]) -> Result<Reserva
         let mut shares = Vec::new();
         for node in nodes.iter().filter(|node| node.reservation_id == Some(row.id)) {
             let mut atoms = Vec::new();
-            for d in devices.iter().filter(|d| d.reservation_id == Some(row.id) && d.node_id == node.node_id) {
+            for d in devices.iter().filter(|d| d.reservation_id == Some(row.id) && d.node_id == node.node_id)
+            {
                 let atom = d.atom.parse().map_err(|_| row_error("device_bookings", "atom", &*d.atom))?;
                 atoms.push(GpuAtom { gpu: d.uuid.clone(), atom });
             }

@@ -99,7 +99,8 @@ async fn try_reserve(
         let range = During::new(fleet.micros(begin_at), Some(fleet.micros(end_at)))
             .ok_or_else(|| invalid("it would end before it begins"))?;
         let mut nodes = fleet.free_over(range, &names);
-        let shares = place(&mut nodes, &shape).map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
+        let shares = place(&mut nodes, &shape)
+            .map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
         let pieces = shares.into_iter().map(|share| {
             let atoms = parts.iter().filter(|(node_id, _, _)| *node_id == share.node_id);
             Piece { atoms: atoms.map(|(_, _, atom)| part_of(atom)).collect(), share }
@@ -244,7 +245,9 @@ async fn parts(tx: &mut PgConnection, pool_id: i32, atoms: &[GpuAtom]) -> Result
         )
         .fetch_optional(&mut *tx)
         .await?
-        .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("the pool has no GPU \"{}\"", named.gpu)))?;
+        .ok_or_else(|| {
+            ApiError::new(ErrorCode::NotFound, format!("the pool has no GPU \"{}\"", named.gpu))
+        })?;
         let (setting, slots) = match named.atom {
             Atom::Whole => (Setting::Whole, 1),
             Atom::Mig { .. } => {
@@ -334,7 +337,10 @@ fn times(
             beginnings(begin_at, repeat.every, repeat.times).ok_or_else(too_far)?
         }
         Some(repeat) => {
-            return Err(invalid(&format!("{} occurrences are asked for: 1 to {SERIES_MAX} accepted", repeat.times)));
+            return Err(invalid(&format!(
+                "{} occurrences are asked for: 1 to {SERIES_MAX} accepted",
+                repeat.times
+            )));
         }
     };
     if begins.windows(2).any(|pair| pair[0] + length > pair[1]) {
@@ -362,7 +368,8 @@ fn check(caller: &Caller, request: &ReserveRequest) -> Result<(), StoreError> {
     }
     let other = request.owner.as_deref().filter(|owner| *owner != caller.user);
     if let Some(owner) = other.filter(|_| !caller.operator) {
-        let message = format!("user \"{}\" may not reserve for \"{owner}\": it needs an operator", caller.user);
+        let message =
+            format!("user \"{}\" may not reserve for \"{owner}\": it needs an operator", caller.user);
         return Err(ApiError::new(ErrorCode::PermissionDenied, message).into());
     }
     let lists = [request.node_names.len(), request.atoms.len(), request.users.len(), request.accounts.len()];
@@ -394,7 +401,8 @@ fn refusal(
             .is_some_and(|range| why_not(&fleet.free_over(range, names), shape).is_none())
     };
     let earliest = fleet.ends_after(range.start()).into_iter().take(HINTS_MAX).find(fits);
-    let error = ApiError::new(ErrorCode::Conflict, format!("reservation \"{}\" does not fit: {why}", request.name));
+    let error =
+        ApiError::new(ErrorCode::Conflict, format!("reservation \"{}\" does not fit: {why}", request.name));
     match earliest.and_then(|us| fleet.now.checked_add_signed(TimeDelta::microseconds(us))) {
         Some(at) => error.hint(format!("the earliest it would fit is {}", shown(at))),
         None => error.hint("it fits at no later time either, as things are booked now"),

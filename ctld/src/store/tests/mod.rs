@@ -3,6 +3,7 @@
 
 mod placing;
 mod reporting;
+mod reserving;
 mod submitting;
 mod users_acts;
 
@@ -62,6 +63,7 @@ fn job(key: &str) -> Submission {
         array: None,
         hold: false,
         begin: None,
+        reservation: None,
         comment: None,
         nice: 0,
         requeue: true,
@@ -122,6 +124,7 @@ async fn submit(db: &PgPool, user: &str, jobs: Vec<Submission>) -> Vec<Result<Su
             uid: 1000,
             gid: 1000,
             admitted: admit(&submission, &pools, false).unwrap(),
+            reservation_id: None,
             submission,
         })
         .collect();
@@ -198,7 +201,9 @@ async fn audit(db: &PgPool) {
         "SELECT format('node %s: %s %s allocated, %s booked', r.node_id, r.allocated, r.resource, coalesce(b.sum, 0))
          FROM node_resources r LEFT JOIN LATERAL (
              SELECT sum(CASE r.resource WHEN 'cpus' THEN b.cpus WHEN 'mem_mib' THEN b.mem_mib ELSE b.disk_mib END) FROM node_bookings b
-             WHERE b.node_id = r.node_id) b ON true
+             WHERE b.node_id = r.node_id AND CASE WHEN b.allocation_id IS NULL
+                 THEN (SELECT state = 'running' FROM reservations v WHERE v.id = b.reservation_id)
+                 ELSE b.reservation_id IS NULL END) b ON true
          WHERE r.allocated <> coalesce(b.sum, 0)
          UNION ALL
          SELECT format('booking of released allocation %s', b.allocation_id)
