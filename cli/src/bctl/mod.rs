@@ -3,6 +3,7 @@
 //! Each subcommand is a function here or in a file of its own; `up` and `down` are [`crate::up`]'s.
 
 pub mod args;
+mod audit;
 mod nodes;
 
 use crate::bcancel::{report, split};
@@ -35,6 +36,7 @@ pub fn main() -> ExitCode {
             Act::Release(args) => frame::block_on(jobs("release", args)),
             Act::Requeue(args) => frame::block_on(jobs("requeue", args)),
             Act::Check(args) => frame::block_on(check(args)),
+            Act::Audit(args) => frame::block_on(audit::audit(args)),
             Act::Up(args) => up::up(args),
             Act::Down(args) => up::down(args),
             Act::Completions(args) => completions(args.shell),
