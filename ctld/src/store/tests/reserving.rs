@@ -9,27 +9,6 @@ use proto::api::{Begin, ExtendRequest, Repeat, RepeatEvery, Reservation, Reserve
 
 const HOUR: u64 = 3600;
 
-/// From here on time stands still until [`pass`].
-async fn stop_clock(db: &PgPool) {
-    sqlx::raw_sql(
-        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
-         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
-             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
-    )
-    .execute(db)
-    .await
-    .unwrap();
-}
-
-/// Seconds pass.
-async fn pass(db: &PgPool, s: u64) {
-    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
-        .bind(s as f64)
-        .execute(db)
-        .await
-        .unwrap();
-}
-
 async fn fleet(db: &PgPool) -> Session {
     with_pool(db).await;
     let session = node(db, "n1", 8, 2).await;
@@ -344,5 +323,20 @@ async fn an_overrun_keeps_its_place_and_the_reservation_behind_it_waits(db: PgPo
     report(&db, vec![ended(session, live(&db).await[0], EndCause::TimeLimit, None)]).await;
     pass(&db, 330).await;
     assert_eq!(advance(&db).await.unwrap(), Advanced { begun: 1, ended: 0 });
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_comes_back_with_less_keeps_what_is_reserved_of_it(db: PgPool) {
+    fleet(&db).await;
+    reserved(&db, &ReserveRequest { cpus: 6, gpus: 0, ..later("r") }).await;
+    open_session(&db, &hello("n1", 2, 2)).await.unwrap();
+    audit(&db).await;
+    // What is not reserved is not given any more.
+    submit_one(&db, lasting(2 * HOUR, Submission { cpus: 1, ..job("small") })).await;
+    assert_eq!(place(&db).await.placed, 0);
+    cancel(&db, &caller("alice"), "r").await.unwrap();
+    open_session(&db, &hello("n1", 2, 2)).await.unwrap();
+    assert_eq!(place(&db).await.placed, 1);
     audit(&db).await;
 }
