@@ -17,6 +17,7 @@
 //! | `api_requests_total`, `api_request_seconds` | `path`, `status` / `path` | requests answered; how long each took |
 //! | `database_up` | | whether the last look at the database succeeded |
 //! | `jobs`, `tasks_pending` | `state` / | live jobs by state; tasks not yet placed |
+//! | `audit_violations`, `audit_seconds` | `invariant` / | what the last audit found; how long it took |
 //! | `nodes`, `gpus`, `gpus_booked` | `connection` / | nodes by connection; GPUs present; GPUs booked now |
 
 use crate::store::read::fleet_counts;
@@ -27,9 +28,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use proto::ApiError;
-use proto::api::Submitted;
+use proto::api::{Audit, Submitted};
 use sqlx::PgPool;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
@@ -62,6 +65,11 @@ struct ByConnection {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByInvariant {
+    invariant: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPath {
     path: String,
 }
@@ -86,6 +94,10 @@ pub struct Metrics {
     api_connections: Gauge,
     api_requests: Family<ByPathAndStatus, Counter>,
     api_request_seconds: Family<ByPath, Histogram, fn() -> Histogram>,
+    audit_violations: Family<ByInvariant, Gauge>,
+    audit_seconds: Gauge<f64, AtomicU64>,
+    /// The last audit, and when it was made.
+    audit: StdMutex<Option<(Instant, Audit)>>,
     seen: Seen,
     seen_at: Mutex<Option<Instant>>,
 }
@@ -126,6 +138,9 @@ impl Default for Metrics {
             api_connections: Gauge::default(),
             api_requests: Family::default(),
             api_request_seconds: Family::new_with_constructor(seconds),
+            audit_violations: Family::default(),
+            audit_seconds: Gauge::default(),
+            audit: StdMutex::default(),
             seen: Seen::default(),
             seen_at: Mutex::new(None),
         };
@@ -145,6 +160,12 @@ impl Default for Metrics {
         all.register("api_connections", "API connections open", metrics.api_connections.clone());
         all.register("api_requests", "Requests answered", metrics.api_requests.clone());
         all.register("api_request_seconds", "Time to answer a request", metrics.api_request_seconds.clone());
+        all.register(
+            "audit_violations",
+            "Rows that offend an invariant, by the last audit",
+            metrics.audit_violations.clone(),
+        );
+        all.register("audit_seconds", "How long the last audit took", metrics.audit_seconds.clone());
         let seen = &metrics.seen;
         all.register(
             "database_up",
@@ -220,6 +241,23 @@ impl Metrics {
     pub fn request(&self, path: &str, status: u16, took: Duration) {
         self.api_requests.get_or_create(&ByPathAndStatus { path: path.to_owned(), status }).inc();
         self.api_request_seconds.get_or_create(&ByPath { path: path.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// An audit was made. What it could not check keeps the number it had.
+    pub fn audited(&self, audit: &Audit) {
+        for invariant in &audit.invariants {
+            let Some(violations) = invariant.violations else { continue };
+            let label = ByInvariant { invariant: invariant.name.clone() };
+            self.audit_violations.get_or_create(&label).set(i64::try_from(violations).unwrap_or(i64::MAX));
+        }
+        self.audit_seconds.set(audit.took_s);
+        *self.audit.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), audit.clone()));
+    }
+
+    /// The last audit and how long ago it was.
+    pub fn last_audit(&self) -> Option<(Duration, Audit)> {
+        let audit = self.audit.lock().unwrap_or_else(PoisonError::into_inner);
+        audit.as_ref().map(|(at, audit)| (at.elapsed(), audit.clone()))
     }
 
     /// Everything as OpenMetrics text.

@@ -41,6 +41,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tasks = tokio_util::task::TaskTracker::new();
     tasks.spawn(reconcile::planner::run(app.clone()));
     tasks.spawn(reconcile::reservations::run(app.clone()));
+    tasks.spawn(reconcile::audit::run(app.clone()));
     tasks.spawn({
         let app = app.clone();
         async move { clock::keep(&app.clock, &app.db, &app.stopping).await }
@@ -96,6 +97,7 @@ async fn prepare(db: &PgPool, config: &Config) -> anyhow::Result<UnixListener> {
         }
     }
     store::pools::declare(db, &declared(config)).await.context("the pools cannot be declared")?;
+    store::mig_placements::fill(db).await.context("the MIG placements cannot be written")?;
     store::node::disconnect_all(db).await.context("the nodes cannot be read")?;
     listen(&config.socket).await
 }

@@ -18,18 +18,21 @@
 //! | `POST /v1/nodes/{name}/{drain,resume}` | [`DrainRequest`] / [`ResumeRequest`] → [`NodeList`] |
 //! | `GET /v1/pools` | → [`PoolList`] |
 //! | `GET /v1/check` | → [`Health`] |
+//! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
 //! | `GET /v1/node-session` | WebSocket for `noded`, see [`crate::session`] |
 //! | `GET /metrics`, `GET /v1/openapi.json` | |
 //!
 //! Every answer that is not 2xx carries [`crate::error::ErrorBody`].
 
 mod act;
+mod audit;
 mod jobs;
 mod nodes;
 mod reservations;
 mod submission;
 
 pub use act::*;
+pub use audit::*;
 pub use jobs::*;
 pub use nodes::*;
 pub use reservations::*;

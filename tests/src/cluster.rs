@@ -14,7 +14,7 @@ use crate::template;
 use crate::until::{SOON, becomes, until};
 use crate::users::User;
 use proto::State;
-use proto::api::{Connection as NodeConnection, Health, Job, JobList, Node, NodeList};
+use proto::api::{Audit, Connection as NodeConnection, Health, Job, JobList, Node, NodeList};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -223,6 +223,11 @@ impl Cluster {
         std::os::unix::fs::chown(&path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .expect("root can give a file away");
         path
+    }
+
+    /// What the controller's audit finds; `None` if it does not answer.
+    pub fn audit(&self) -> Option<Audit> {
+        Connection::open(&self.socket()).ok()?.get("/v1/audit").ok()
     }
 
     // ---- daemons
@@ -483,8 +488,14 @@ impl Drop for Cluster {
                 eprintln!("---- the end of {}'s log:\n{}", daemon.name(), daemon.log_tail());
             }
         }
+        // Every end-to-end test ends with an audit, if its controller is still there to make one.
+        let there = !std::thread::panicking() && self.ctld.as_mut().is_some_and(Daemon::running);
+        let audit = if there { self.audit() } else { None };
         for daemon in self.nodes.iter_mut().flatten().chain(self.ctld.iter_mut()) {
             daemon.kill();
+        }
+        if let Some(audit) = audit.filter(|audit| !audit.ok) {
+            panic!("the audit is not empty: {:#?}", audit.invariants);
         }
     }
 }

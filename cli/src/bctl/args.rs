@@ -44,6 +44,8 @@ pub enum Act {
     Extend(ExtendArgs),
     /// Check the controller's health (exit code 0 when all is well, 1 when not)
     Check(CheckArgs),
+    /// Check every invariant against what the database holds (exit code 0 when all hold, 1 when not)
+    Audit(AuditArgs),
     /// Start a cluster on this machine
     Up(Up),
     /// Stop the cluster that `bctl up` started
@@ -128,6 +130,17 @@ pub struct JobsArgs {
 /// `bctl check`
 #[derive(Args, Debug)]
 pub struct CheckArgs {
+    /// Print JSON as the controller gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl audit`
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    /// Only these invariants, by name
+    #[arg(value_name = "INVARIANT")]
+    pub invariants: Vec<String>,
     /// Print JSON as the controller gives it
     #[arg(long)]
     pub json: bool,

@@ -3,6 +3,7 @@
 //! Each subcommand is a function here or in a file of its own; `up` and `down` are [`crate::up`]'s.
 
 pub mod args;
+mod audit;
 mod gpu_name;
 mod nodes;
 pub mod reservations;
@@ -40,6 +41,7 @@ pub fn main() -> ExitCode {
             Act::Reservation(act) => frame::block_on(reservations::reservation(act)),
             Act::Extend(args) => frame::block_on(reservations::extend(args)),
             Act::Check(args) => frame::block_on(check(args)),
+            Act::Audit(args) => frame::block_on(audit::audit(args)),
             Act::Up(args) => up::up(args),
             Act::Down(args) => up::down(args),
             Act::Completions(args) => completions(args.shell),

@@ -8,7 +8,7 @@ use crate::store::read::{NodeCounts, node_counts, server_version};
 use axum::Json;
 use axum::extract::State;
 use proto::ApiError;
-use proto::api::{DatabaseHealth, Health, HealthCheck};
+use proto::api::{Audit, DatabaseHealth, Health, HealthCheck};
 use proto::error::ErrorBody;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,9 @@ pub(super) async fn check(State(app): State<App>, caller: Caller, _: Params<NoPa
         Err(error) => found("database", false, ApiError::from(error).message),
     };
     let nodes = if database.ok { node_counts(&app.db).await.ok() } else { None };
-    let checks = vec![database, clock_check(&app.clock), nodes_check(nodes.as_ref())];
+    let audit = app.metrics.last_audit();
+    let checks =
+        vec![database, clock_check(&app.clock), nodes_check(nodes.as_ref()), audit_check(audit.as_ref())];
     let nodes = nodes.unwrap_or_default();
     Ok(Json(Health {
         ok: checks.iter().all(|check| check.ok),
@@ -66,6 +68,30 @@ fn nodes_check(nodes: Option<&NodeCounts>) -> HealthCheck {
         some => format!("{connected} of {total} nodes have a session: not {}", some.join(", ")),
     };
     found("nodes", missing.is_empty(), message)
+}
+
+/// Every invariant held when it was last looked at.
+fn audit_check(last: Option<&(Duration, Audit)>) -> HealthCheck {
+    let Some((ago, audit)) = last else {
+        return found(
+            "audit",
+            true,
+            "not made since the controller started; `bctl audit` makes one".to_owned(),
+        );
+    };
+    let broken: Vec<String> = audit
+        .invariants
+        .iter()
+        .filter_map(|i| i.violations.filter(|n| *n > 0).map(|n| format!("{} ({n} violations)", i.name)))
+        .collect();
+    let held = audit.invariants.iter().filter(|i| i.violations == Some(0)).count();
+    let message = match broken.as_slice() {
+        [] => {
+            format!("{held} of {} invariants hold, looked at {} s ago", audit.invariants.len(), ago.as_secs())
+        }
+        some => format!("broken: {}; see `bctl audit`", some.join(", ")),
+    };
+    found("audit", broken.is_empty(), message)
 }
 
 fn where_it_is(app: &App) -> DatabaseHealth {

@@ -5,6 +5,7 @@
 //! connection they came on, see `caller`. Everything that can grow is bounded: connections, headers, bodies, lists.
 
 mod act;
+mod audit;
 mod caller;
 mod check;
 mod error;
@@ -72,6 +73,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(reservations::cancel))
         .routes(routes!(reservations::extend))
         .routes(routes!(check::check))
+        .routes(routes!(audit::audit))
         .routes(routes!(node_session::open))
         .routes(routes!(observe::metrics))
         .routes(routes!(observe::document))

@@ -1,4 +1,5 @@
 //! Reconcilers: told nothing about what changed, they read the truth, decide with the core, write, and may run twice.
 
+pub mod audit;
 pub mod planner;
 pub mod reservations;

@@ -6,10 +6,12 @@
 //! names table, column and row.
 
 pub mod act;
+pub mod audit;
 mod books;
 pub mod extend;
 pub mod facts;
 pub mod holds;
+pub mod mig_placements;
 pub mod modes;
 pub mod node;
 mod operations;

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use std::time::Duration;
 
 /// Every path that `proto::api` lists, with its method.
-const PATHS: [(&str, &str); 20] = [
+const PATHS: &[(&str, &str)] = &[
     ("post", "/v1/jobs"),
     ("post", "/v1/jobs/batch"),
     ("get", "/v1/jobs"),
@@ -26,7 +26,13 @@ const PATHS: [(&str, &str); 20] = [
     ("post", "/v1/nodes/{name}/drain"),
     ("post", "/v1/nodes/{name}/resume"),
     ("get", "/v1/pools"),
+    ("get", "/v1/reservations"),
+    ("post", "/v1/reservations"),
+    ("get", "/v1/reservations/{name}"),
+    ("post", "/v1/reservations/{name}/cancel"),
+    ("post", "/v1/extend"),
     ("get", "/v1/check"),
+    ("get", "/v1/audit"),
     ("get", "/v1/node-session"),
     ("get", "/metrics"),
     ("get", "/v1/openapi.json"),
@@ -41,7 +47,7 @@ async fn the_document_lists_every_path_and_every_reference_in_it_leads_somewhere
     let listed = answer.json["paths"].as_object().unwrap();
     for (method, path) in PATHS {
         assert!(
-            listed.get(path).is_some_and(|item| item.get(method).is_some()),
+            listed.get(*path).is_some_and(|item| item.get(*method).is_some()),
             "{method} {path} is not listed"
         );
     }
@@ -167,4 +173,25 @@ async fn where_the_database_is_is_told_to_operators_only(db: PgPool) {
 fn a_panic_is_an_internal_error_that_tells_nothing() {
     let response = panicked(Box::new("at line 7 of secrets.rs".to_owned()));
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_audit_is_told_to_operators_and_kept_for_check_and_metrics(db: PgPool) {
+    let door = Door::open(db.clone()).await;
+    let audit = door.get("/v1/audit").await;
+    assert_eq!((audit.status, &audit.json["ok"]), (StatusCode::OK, &json!(true)), "{}", audit.text);
+    let some = door.get("/v1/audit?invariant=devices,tasks").await;
+    assert_eq!(some.json["invariants"].as_array().unwrap().len(), 2);
+    assert_eq!(door.get("/v1/audit?invariant=none").await.status, StatusCode::NOT_FOUND);
+    if super::door::can_be_nobody() {
+        assert_eq!(door.ask_as_nobody("GET", "/v1/audit", "").await.status, StatusCode::FORBIDDEN);
+    }
+    // Somebody at psql.
+    sqlx::query("INSERT INTO idempotency_keys VALUES (1, 'eve', 'k', '', 4711)").execute(&db).await.unwrap();
+    crate::reconcile::audit::step(&door.app).await.unwrap();
+    let text = door.get("/metrics").await.text;
+    assert!(text.contains("better_compute_audit_violations{invariant=\"keys\"} 1\n"), "{text}");
+    let health = door.get("/v1/check").await;
+    assert!(health.text.contains("broken: keys (1 violations); see `bctl audit`"), "{}", health.text);
+    assert_eq!(health.json["ok"], false);
 }
