@@ -14,6 +14,7 @@ pub mod client;
 pub mod colour;
 pub mod fail;
 pub mod frame;
+pub mod hostlist;
 pub mod manual;
 pub mod out;
 pub mod signals;

@@ -2,7 +2,9 @@
 //!
 //! The one place of the commands that reads the system's clock. No decision about a job hangs on it: the controller has its own.
 
+use crate::fail::Fail;
 use chrono::{DateTime, Local, SecondsFormat, Utc};
+use proto::datetime::{self, Moment};
 
 /// Now, in the local zone.
 #[expect(clippy::disallowed_methods, reason = "\"tomorrow\" is a word about the clock on the user's wall")]
@@ -18,4 +20,15 @@ pub fn show(at: DateTime<Utc>) -> String {
 /// An instant in Slurm's form, local and without a zone: `2026-12-01T08:00:00`.
 pub fn show_slurm(at: DateTime<Utc>) -> String {
     at.with_timezone(&Local).format("%Y-%m-%dT%H:%M:%S").to_string()
+}
+
+/// Reads the value of an option that names an instant or a delay, and warns of what is ambiguous.
+pub fn read(option: &str, text: &str, warnings: &mut Vec<String>) -> Result<Moment, Fail> {
+    let moment = datetime::parse(text, &now()).map_err(|e| Fail::usage(format!("{option}: {e}")))?;
+    if let Moment::At { at, ambiguous: true } = moment {
+        let taken = show(at);
+        warnings
+            .push(format!("{option}={text} is twice that day, since the clocks go back: taken is {taken}"));
+    }
+    Ok(moment)
 }

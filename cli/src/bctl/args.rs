@@ -1,5 +1,6 @@
 //! The flags and subcommands of `bctl`, defined once.
 
+use super::reservations::args::{ExtendArgs, ReservationAct, ReserveArgs};
 use crate::up::{Down, Up};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -34,6 +35,13 @@ pub enum Act {
     Release(JobsArgs),
     /// Send jobs back to the queue, to run again from the beginning
     Requeue(JobsArgs),
+    /// Book capacity for a time of one's own choosing
+    Reserve(ReserveArgs),
+    /// Show and cancel reservations
+    #[command(subcommand)]
+    Reservation(ReservationAct),
+    /// Give a job or a reservation more time, if the book is free
+    Extend(ExtendArgs),
     /// Check the controller's health (exit code 0 when all is well, 1 when not)
     Check(CheckArgs),
     /// Check every invariant against what the database holds (exit code 0 when all hold, 1 when not)

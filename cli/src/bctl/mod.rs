@@ -4,7 +4,9 @@
 
 pub mod args;
 mod audit;
+mod gpu_name;
 mod nodes;
+pub mod reservations;
 
 use crate::bcancel::{report, split};
 use crate::client::{Client, decode, encode};
@@ -35,6 +37,9 @@ pub fn main() -> ExitCode {
             Act::Hold(args) => frame::block_on(jobs("hold", args)),
             Act::Release(args) => frame::block_on(jobs("release", args)),
             Act::Requeue(args) => frame::block_on(jobs("requeue", args)),
+            Act::Reserve(args) => frame::block_on(reservations::reserve(args)),
+            Act::Reservation(act) => frame::block_on(reservations::reservation(act)),
+            Act::Extend(args) => frame::block_on(reservations::extend(args)),
             Act::Check(args) => frame::block_on(check(args)),
             Act::Audit(args) => frame::block_on(audit::audit(args)),
             Act::Up(args) => up::up(args),

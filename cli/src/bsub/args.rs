@@ -276,7 +276,8 @@ fn pattern(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn key(text: &str) -> Result<String, String> {
+/// An idempotency key.
+pub fn key(text: &str) -> Result<String, String> {
     match text.len() {
         1..=200 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => Err("expected 1 to 200 bytes without control characters, such as a UUID".to_owned()),

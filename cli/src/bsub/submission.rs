@@ -11,7 +11,7 @@ use crate::fail::Fail;
 use crate::text::os_error;
 use crate::wall;
 use proto::api::{self, ArraySpec, Begin, ENV_BYTES_MAX, NAME_BYTES_MAX, Submission};
-use proto::datetime::{self, Moment};
+use proto::datetime::Moment;
 use proto::duration::Limit;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -141,26 +141,19 @@ fn check_words(options: &Options) -> Result<(), Fail> {
 
 /// An instant or a delay; `now` is neither.
 fn begin(text: &str, warnings: &mut Vec<String>) -> Result<Option<Begin>, Fail> {
-    let now = wall::now();
-    match datetime::parse(text, &now).map_err(|e| Fail::usage(format!("--begin: {e}")))? {
-        Moment::After(0) => Ok(None),
-        Moment::After(seconds) => Ok(Some(Begin::AfterS(seconds))),
-        Moment::At { at, ambiguous } => {
-            if ambiguous {
-                warnings.push(format!(
-                    "--begin={text} is twice that day, since the clocks go back: taken is {}",
-                    wall::show(at)
-                ));
-            }
-            if at < now {
+    Ok(match wall::read("--begin", text, warnings)? {
+        Moment::After(0) => None,
+        Moment::After(seconds) => Some(Begin::AfterS(seconds)),
+        Moment::At { at, .. } => {
+            if at < wall::now() {
                 warnings.push(format!(
                     "--begin={text} is {}, which is past: the job can start at once",
                     wall::show(at)
                 ));
             }
-            Ok(Some(Begin::At(at)))
+            Some(Begin::At(at))
         }
-    }
+    })
 }
 
 fn environment(options: &Options) -> Result<super::export::Exported, Fail> {

@@ -253,13 +253,29 @@ pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::J
     let mut list = super::read::jobs_of(db, id).await?;
     for job in list.jobs.iter_mut().filter(|job| job.state == proto::State::Pending) {
         let row = sqlx::query!(
-            "SELECT pool_id, reservation_id, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type,
-                 node_count
-             FROM jobs WHERE id = $1",
+            r#"SELECT j.pool_id, j.reservation_id, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type,
+                 node_count, r.name AS "reservation?", r.state AS "reservation_state?", lower(r.during) AS begins_at
+             FROM jobs j LEFT JOIN reservations r ON r.id = j.reservation_id WHERE j.id = $1"#,
             job.id
         )
         .fetch_one(db)
         .await?;
+        // A hold, a begin time or a throttle stands before any lack of room; the lack is told after it.
+        let waits_for_room =
+            |c: &proto::Condition| matches!(c.reason, proto::Reason::Priority | proto::Reason::Unschedulable);
+        job.reasons.retain(|c| !waits_for_room(c));
+        // What stands in the way of one whose reservation does not run is the reservation, not any lack of room.
+        if let (Some(name), Some(state), Some(begins_at)) =
+            (row.reservation, row.reservation_state.filter(|state| state != "running"), row.begins_at)
+        {
+            if state == "booked" {
+                job.reasons.retain(|c| c.reason != proto::Reason::Reservation);
+                let at = begins_at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+                let message = format!("its reservation, {name}, begins at {at}");
+                job.reasons.push(proto::Condition::new(proto::Reason::Reservation, message));
+            }
+            continue;
+        }
         let shape = Shape {
             pool_id: row.pool_id,
             node_count: row.node_count.unsigned_abs(),
@@ -272,10 +288,6 @@ pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::J
             exclusive: row.exclusive,
             mem_all: row.mem_all,
         };
-        // A hold, a begin time or a throttle stands before any lack of room; the lack is told after it.
-        let waits_for_room =
-            |c: &proto::Condition| matches!(c.reason, proto::Reason::Priority | proto::Reason::Unschedulable);
-        job.reasons.retain(|c| !waits_for_room(c));
         let scope = row.reservation_id.map_or(Scope::Pool, Scope::Reservation);
         let queue = Queue { pool_id: row.pool_id, scope };
         match why_not(&free(db, queue).await?, &shape) {

@@ -3,6 +3,7 @@
 
 mod auditing;
 mod placing;
+mod quotas;
 mod reporting;
 mod reserving;
 mod submitting;

@@ -186,6 +186,23 @@ async fn a_job_that_has_the_reservations_last_moment_gives_that_back_too(db: PgP
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_job_whose_reservation_does_not_run_waits_for_that_and_nothing_else(db: PgPool) {
+    fleet(&db).await;
+    let tue = reserved(&db, &later("tue")).await;
+    let id = submit_into(&db, tue.id, job("waits")).await;
+    let why = async || {
+        let list = super::super::snapshot::why(&db, &id.to_string().parse().unwrap(), GRACE_S).await.unwrap();
+        let reasons = list.jobs[0].reasons.iter();
+        reasons.map(|c| format!("{}: {}", c.reason.name(), c.message)).collect::<Vec<_>>().join("; ")
+    };
+    let begins = tue.begin_at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    assert_eq!(why().await, format!("Reservation: its reservation, tue, begins at {begins}"));
+    cancel(&db, &caller("alice"), "tue").await.unwrap();
+    let ended = "its reservation, tue, has ended; cancel the job or submit it without one";
+    assert_eq!(why().await, format!("Reservation: {ended}"));
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn what_is_still_inside_when_a_reservation_ends_goes_on_in_its_own_name(db: PgPool) {
     let session = fleet(&db).await;
     let r = reserved(&db, &ReserveRequest { begin: None, gpus: 1, ..later("r") }).await;
