@@ -302,11 +302,11 @@ fn shape(request: &ReserveRequest, pool_id: i32, names: &[String]) -> Result<Sha
     })
 }
 
+/// The beginning and the end of one of a series.
+type Occurrence = (DateTime<Utc>, DateTime<Utc>);
+
 /// Beginnings and ends of all occurrences, by the database's clock.
-fn times(
-    request: &ReserveRequest,
-    now: DateTime<Utc>,
-) -> Result<Vec<(DateTime<Utc>, DateTime<Utc>)>, StoreError> {
+fn times(request: &ReserveRequest, now: DateTime<Utc>) -> Result<Vec<Occurrence>, StoreError> {
     let too_far = || invalid("it ends more than ten years from now");
     let begin_at = match &request.begin {
         None => now,

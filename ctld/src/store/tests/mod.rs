@@ -2,6 +2,7 @@
 //! functions, so that what is tested is what runs.
 
 mod auditing;
+mod modes;
 mod placing;
 mod reporting;
 mod reserving;
