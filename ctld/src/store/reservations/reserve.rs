@@ -302,7 +302,7 @@ fn shape(request: &ReserveRequest, pool_id: i32, names: &[String]) -> Result<Sha
     })
 }
 
-/// The beginning and the end of one of a series.
+/// When it begins and ends.
 type Occurrence = (DateTime<Utc>, DateTime<Utc>);
 
 /// Beginnings and ends of all occurrences, by the database's clock.

@@ -4,6 +4,7 @@
 mod auditing;
 mod modes;
 mod placing;
+mod quotas;
 mod reporting;
 mod reserving;
 mod submitting;
