@@ -9,6 +9,7 @@ use proto::api::{Begin, ExtendRequest, Repeat, RepeatEvery, Reservation, Reserve
 
 pub(super) const HOUR: u64 = 3600;
 
+<<<<<<< HEAD
 /// From here on time stands still until [`pass`].
 async fn stop_clock(db: &PgPool) {
     sqlx::raw_sql(
@@ -31,6 +32,9 @@ pub(super) async fn pass(db: &PgPool, s: u64) {
 }
 
 pub(super) async fn fleet(db: &PgPool) -> Session {
+=======
+async fn fleet(db: &PgPool) -> Session {
+>>>>>>> main
     with_pool(db).await;
     let session = node(db, "n1", 8, 2).await;
     stop_clock(db).await;
@@ -361,5 +365,20 @@ async fn an_overrun_keeps_its_place_and_the_reservation_behind_it_waits(db: PgPo
     report(&db, vec![ended(session, live(&db).await[0], EndCause::TimeLimit, None)]).await;
     pass(&db, 330).await;
     assert_eq!(advance(&db).await.unwrap(), Advanced { begun: 1, ended: 0 });
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_comes_back_with_less_keeps_what_is_reserved_of_it(db: PgPool) {
+    fleet(&db).await;
+    reserved(&db, &ReserveRequest { cpus: 6, gpus: 0, ..later("r") }).await;
+    open_session(&db, &hello("n1", 2, 2)).await.unwrap();
+    audit(&db).await;
+    // What is not reserved is not given any more.
+    submit_one(&db, lasting(2 * HOUR, Submission { cpus: 1, ..job("small") })).await;
+    assert_eq!(place(&db).await.placed, 0);
+    cancel(&db, &caller("alice"), "r").await.unwrap();
+    open_session(&db, &hello("n1", 2, 2)).await.unwrap();
+    assert_eq!(place(&db).await.placed, 1);
     audit(&db).await;
 }
