@@ -17,6 +17,7 @@ const COMMANDS_MAX: usize = 1024;
 pub struct Wakes {
     planner: Notify,
     reservations: Notify,
+    modes: Notify,
     lines: Mutex<HashMap<i64, Line>>,
     ended: broadcast::Sender<i64>,
 }
@@ -39,6 +40,7 @@ impl Default for Wakes {
         Wakes {
             planner: Notify::new(),
             reservations: Notify::new(),
+            modes: Notify::new(),
             lines: Mutex::default(),
             ended: broadcast::channel(ENDED_QUEUE).0,
         }
@@ -54,6 +56,16 @@ impl Wakes {
     /// Returns when somebody called [`Wakes::planner`] since the last return.
     pub async fn planner_woken(&self) {
         self.planner.notified().await;
+    }
+
+    /// A change of a GPU's mode was booked: the next beginning may be another.
+    pub fn modes(&self) {
+        self.modes.notify_one();
+    }
+
+    /// Returns when somebody called [`Wakes::modes`] since the last return.
+    pub async fn modes_woken(&self) {
+        self.modes.notified().await;
     }
 
     /// A reservation was made or changed: the next beginning or end may be another.

@@ -16,6 +16,8 @@
 //! | `POST /v1/jobs/{hold,release,requeue}` | [`ActRequest`] → [`ActResults`] |
 //! | `GET /v1/nodes`, `GET /v1/nodes/{name}` | → [`NodeList`] |
 //! | `POST /v1/nodes/{name}/{drain,resume}` | [`DrainRequest`] / [`ResumeRequest`] → [`NodeList`] |
+//! | `GET /v1/gpus/changes`, `POST /v1/gpus/changes` | [`GpuChangeRequest`] → [`GpuChangeList`] / [`GpuChangeAnswer`] |
+//! | `POST /v1/gpus/changes/{id}/cancel` | → [`GpuChangeList`] |
 //! | `GET /v1/pools` | → [`PoolList`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
@@ -26,6 +28,7 @@
 
 mod act;
 mod audit;
+mod gpu_changes;
 mod jobs;
 mod nodes;
 mod reservations;
@@ -33,6 +36,7 @@ mod submission;
 
 pub use act::*;
 pub use audit::*;
+pub use gpu_changes::*;
 pub use jobs::*;
 pub use nodes::*;
 pub use reservations::*;

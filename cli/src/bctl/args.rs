@@ -1,5 +1,6 @@
 //! The flags and subcommands of `bctl`, defined once.
 
+use super::gpus::GpuAct;
 use super::reservations::args::{ExtendArgs, ReservationAct, ReserveArgs};
 use crate::up::{Down, Up};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -25,6 +26,9 @@ pub enum Act {
     /// Show nodes
     #[command(subcommand)]
     Node(NodeAct),
+    /// Set GPUs to other modes
+    #[command(subcommand)]
+    Gpu(GpuAct),
     /// Let nodes take no new work; what runs there goes on
     Drain(DrainArgs),
     /// Let nodes take work again
@@ -36,7 +40,7 @@ pub enum Act {
     /// Send jobs back to the queue, to run again from the beginning
     Requeue(JobsArgs),
     /// Book capacity for a time of one's own choosing
-    Reserve(ReserveArgs),
+    Reserve(Box<ReserveArgs>),
     /// Show and cancel reservations
     #[command(subcommand)]
     Reservation(ReservationAct),

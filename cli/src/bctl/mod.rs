@@ -5,6 +5,7 @@
 pub mod args;
 mod audit;
 mod gpu_name;
+pub mod gpus;
 mod nodes;
 pub mod reservations;
 
@@ -32,12 +33,13 @@ pub fn main() -> ExitCode {
         let args = BctlArgs::from_arg_matches(&matches).map_err(|e| frame::usage(NAME, &e))?;
         match args.act {
             Act::Node(act) => frame::block_on(nodes::node(act)),
+            Act::Gpu(act) => frame::block_on(gpus::gpu(act)),
             Act::Drain(args) => frame::block_on(nodes::drain(args)),
             Act::Resume(args) => frame::block_on(nodes::resume(args)),
             Act::Hold(args) => frame::block_on(jobs("hold", args)),
             Act::Release(args) => frame::block_on(jobs("release", args)),
             Act::Requeue(args) => frame::block_on(jobs("requeue", args)),
-            Act::Reserve(args) => frame::block_on(reservations::reserve(args)),
+            Act::Reserve(args) => frame::block_on(reservations::reserve(*args)),
             Act::Reservation(act) => frame::block_on(reservations::reservation(act)),
             Act::Extend(args) => frame::block_on(reservations::extend(args)),
             Act::Check(args) => frame::block_on(check(args)),

@@ -9,6 +9,7 @@ pub mod atom;
 pub mod gpu_modes;
 pub mod lifecycle;
 pub mod mig;
+pub mod mode_change;
 pub mod plan;
 pub mod quota;
 pub mod recurrence;

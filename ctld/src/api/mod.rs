@@ -10,6 +10,7 @@ mod caller;
 mod check;
 mod error;
 mod extract;
+mod gpu_changes;
 mod jobs;
 mod node_session;
 mod nodes;
@@ -68,6 +69,8 @@ pub fn router(app: App) -> Router {
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::resume))
         .routes(routes!(nodes::pools))
+        .routes(routes!(gpu_changes::list, gpu_changes::change))
+        .routes(routes!(gpu_changes::cancel))
         .routes(routes!(reservations::list, reservations::reserve))
         .routes(routes!(reservations::show))
         .routes(routes!(reservations::cancel))

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod auditing;
+mod modes;
 mod placing;
 mod quotas;
 mod reporting;

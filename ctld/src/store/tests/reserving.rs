@@ -7,9 +7,9 @@ use super::*;
 use proto::ErrorCode;
 use proto::api::{Begin, ExtendRequest, Repeat, RepeatEvery, Reservation, ReserveRequest};
 
-const HOUR: u64 = 3600;
+pub(super) const HOUR: u64 = 3600;
 
-async fn fleet(db: &PgPool) -> Session {
+pub(super) async fn fleet(db: &PgPool) -> Session {
     with_pool(db).await;
     let session = node(db, "n1", 8, 2).await;
     stop_clock(db).await;
@@ -17,7 +17,7 @@ async fn fleet(db: &PgPool) -> Session {
 }
 
 /// An hour on both GPUs and four CPUs, an hour from now.
-fn later(name: &str) -> ReserveRequest {
+pub(super) fn later(name: &str) -> ReserveRequest {
     ReserveRequest {
         idempotency_key: name.into(),
         name: name.into(),
@@ -30,7 +30,7 @@ fn later(name: &str) -> ReserveRequest {
     }
 }
 
-async fn reserved(db: &PgPool, request: &ReserveRequest) -> Reservation {
+pub(super) async fn reserved(db: &PgPool, request: &ReserveRequest) -> Reservation {
     reserve(db, &caller("alice"), request).await.unwrap().reservations.remove(0)
 }
 
@@ -38,7 +38,7 @@ async fn refused(db: &PgPool, user: &str, request: &ReserveRequest) -> ApiError 
     ApiError::from(reserve(db, &caller(user), request).await.unwrap_err())
 }
 
-fn lasting(s: u64, job: Submission) -> Submission {
+pub(super) fn lasting(s: u64, job: Submission) -> Submission {
     // Less what a booking has beyond the limit: grace and clean-up.
     Submission { time_limit_s: Some(s - 90), ..job }
 }
@@ -81,7 +81,7 @@ async fn book(db: &PgPool, begun: chrono::DateTime<chrono::Utc>) -> Vec<String> 
     .unwrap()
 }
 
-async fn now(db: &PgPool) -> chrono::DateTime<chrono::Utc> {
+pub(super) async fn now(db: &PgPool) -> chrono::DateTime<chrono::Utc> {
     super::super::database_now(db).await.unwrap()
 }
 
