@@ -15,7 +15,10 @@
 //! | `POST /v1/jobs/cancel` | [`CancelRequest`] → [`ActResults`] |
 //! | `POST /v1/jobs/{hold,release,requeue}` | [`ActRequest`] → [`ActResults`] |
 //! | `GET /v1/nodes`, `GET /v1/nodes/{name}` | → [`NodeList`] |
-//! | `POST /v1/nodes/{name}/{drain,resume}` | [`DrainRequest`] / [`ResumeRequest`] → [`NodeList`] |
+//! | `GET /v1/holds?target=` | → [`HoldList`] |
+//! | `POST /v1/holds` | [`HoldRequest`] → [`HoldList`]: the one hold that stands now |
+//! | `POST /v1/holds/preview` | [`HoldRequest`] → [`HoldImpact`]; changes nothing |
+//! | `POST /v1/holds/resume` | [`ResumeRequest`] → [`HoldList`]: what was lifted |
 //! | `GET /v1/pools` | → [`PoolList`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
@@ -26,6 +29,7 @@
 
 mod act;
 mod audit;
+mod holds;
 mod jobs;
 mod nodes;
 mod reservations;
@@ -33,6 +37,7 @@ mod submission;
 
 pub use act::*;
 pub use audit::*;
+pub use holds::*;
 pub use jobs::*;
 pub use nodes::*;
 pub use reservations::*;

@@ -8,6 +8,7 @@ pub mod admission;
 pub mod atom;
 pub mod gpu_modes;
 pub mod gpu_share;
+pub mod holds;
 pub mod lifecycle;
 pub mod mig;
 pub mod plan;

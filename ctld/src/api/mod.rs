@@ -10,6 +10,7 @@ mod caller;
 mod check;
 mod error;
 mod extract;
+mod holds;
 mod jobs;
 mod node_session;
 mod nodes;
@@ -43,7 +44,7 @@ use utoipa_axum::routes;
     ),
     tags(
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
-        (name = "nodes", description = "Nodes and pools"),
+        (name = "nodes", description = "Nodes and pools, and what takes no new work"),
         (name = "reservations", description = "Capacity booked ahead, and more time for what is booked"),
         (name = "controller", description = "The controller itself"),
     )
@@ -65,8 +66,9 @@ pub fn router(app: App) -> Router {
         .routes(routes!(wait::wait))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show))
-        .routes(routes!(nodes::drain))
-        .routes(routes!(nodes::resume))
+        .routes(routes!(holds::list, holds::put))
+        .routes(routes!(holds::preview))
+        .routes(routes!(holds::resume))
         .routes(routes!(nodes::pools))
         .routes(routes!(reservations::list, reservations::reserve))
         .routes(routes!(reservations::show))

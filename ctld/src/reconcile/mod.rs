@@ -1,5 +1,6 @@
 //! Reconcilers: told nothing about what changed, they read the truth, decide with the core, write, and may run twice.
 
 pub mod audit;
+pub mod holds;
 pub mod planner;
 pub mod reservations;

@@ -21,6 +21,7 @@ pub mod pools;
 pub mod read;
 pub mod reservations;
 pub mod snapshot;
+mod steps;
 pub mod submit;
 
 #[cfg(test)]

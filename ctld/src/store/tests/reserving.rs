@@ -9,27 +9,6 @@ use proto::api::{Begin, ExtendRequest, Repeat, RepeatEvery, Reservation, Reserve
 
 const HOUR: u64 = 3600;
 
-/// From here on time stands still until [`pass`].
-async fn stop_clock(db: &PgPool) {
-    sqlx::raw_sql(
-        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
-         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
-             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
-    )
-    .execute(db)
-    .await
-    .unwrap();
-}
-
-/// Seconds pass.
-async fn pass(db: &PgPool, s: u64) {
-    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
-        .bind(s as f64)
-        .execute(db)
-        .await
-        .unwrap();
-}
-
 async fn fleet(db: &PgPool) -> Session {
     with_pool(db).await;
     let session = node(db, "n1", 8, 2).await;
