@@ -7,7 +7,6 @@
 pub mod admission;
 pub mod atom;
 pub mod gpu_modes;
-pub mod gpu_share;
 pub mod holds;
 pub mod lifecycle;
 pub mod mig;
@@ -16,3 +15,5 @@ pub mod quota;
 pub mod recurrence;
 pub mod span;
 pub mod timeline;
+
+pub use proto::gpu_share;

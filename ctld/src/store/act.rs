@@ -5,6 +5,7 @@
 //! when the node attests it. Somebody else's job and a job that never existed are different answers, since lists show both.
 
 use super::facts::summarise_arrays;
+use super::quotas::{self, Ask};
 use super::{StoreError, condition_value, index_set};
 use crate::app::Caller;
 use proto::api::{ACT_IDS_MAX, ActOutcome, ActResult, ActResults, CancelRequest};
@@ -158,28 +159,29 @@ pub async fn release(db: &PgPool, caller: &Caller, ids: &[String]) -> Result<Act
     Ok(act.acted)
 }
 
-/// Sends tasks back to the queue: running ones are stopped first, ended ones go back at once.
+/// Sends tasks back to the queue: running ones are stopped first, ended ones go back at once, charged anew.
 pub async fn requeue(db: &PgPool, caller: &Caller, ids: &[String]) -> Result<Acted, StoreError> {
     let mut tx = db.begin().await?;
     let mut act = Act::lock(&mut tx, caller, ids.to_vec()).await?;
     let (mut back, mut stop) = (Vec::new(), Vec::new());
     for target in act.targets.drain(..).collect::<Vec<_>>() {
-        let job = &act.jobs[&target.job_id];
+        let Some(job) = act.jobs.get_mut(&target.job_id) else { continue };
         let active = target.tasks.intersection(&job.active);
         let waiting = target.tasks.intersection(&job.pending);
         let ended = target.tasks.difference(&active).difference(&waiting);
-        if active.is_empty() && ended.is_empty() {
-            act.answer(target.at, ActOutcome::Already);
-            continue;
-        }
-        act.answer(target.at, ActOutcome::Done);
+        // The same job may be named twice: what the first takes, the second finds waiting.
+        job.pending = IndexSet::from_ranges([job.pending.ranges(), ended.ranges()].concat());
+        let done = !active.is_empty() || !ended.is_empty();
+        act.answer(target.at, if done { ActOutcome::Done } else { ActOutcome::Already });
         if !ended.is_empty() {
-            back.push((target.job_id, ended));
+            back.push((target.at, target.job_id, ended));
         }
         if !active.is_empty() {
             stop.push((target.job_id, active));
         }
     }
+    act.acted.nodes = stop_attempts(&mut tx, &stop, "requeue", &caller.user).await?;
+    let back = act.charge_anew(&mut tx, back).await?;
     let (jobs, tasks) = columns(&merged(&back));
     sqlx::query!(
         r#"UPDATE jobs j
@@ -194,7 +196,6 @@ pub async fn requeue(db: &PgPool, caller: &Caller, ids: &[String]) -> Result<Act
     )
     .execute(&mut *tx)
     .await?;
-    act.acted.nodes = stop_attempts(&mut tx, &stop, "requeue", &caller.user).await?;
     act.acted.queue_changed = !jobs.is_empty();
     tx.commit().await?;
     Ok(act.acted)
@@ -320,7 +321,31 @@ impl<'a> Act<'a> {
         }
         self.acted.ended = drop_pending(tx, &dropped, &self.caller.user).await?;
         self.acted.nodes = stop_attempts(tx, &stop, "cancelled", &self.caller.user).await?;
-        Ok(())
+        let ended: Vec<(i64, u64)> = dropped.iter().map(|(job, tasks)| (*job, tasks.len())).collect();
+        quotas::refund_tasks(tx, &ended).await
+    }
+
+    /// Charges ended tasks that are to run again. Those that are over their quota are refused, and left out.
+    async fn charge_anew(
+        &mut self,
+        tx: &mut PgConnection,
+        back: Vec<(usize, i64, IndexSet)>,
+    ) -> Result<Vec<(i64, IndexSet)>, StoreError> {
+        let counts: Vec<(i64, u64)> = back.iter().map(|(_, job, tasks)| (*job, tasks.len())).collect();
+        let charges = quotas::task_charges(tx, &counts).await?;
+        let asks = charges.iter().map(|(_, tenant_id, charge)| Ask { tenant_id: *tenant_id, charge });
+        let answers = quotas::charge(tx, &asks.collect::<Vec<_>>()).await?;
+        let mut charged = Vec::with_capacity(back.len());
+        for ((at, job, tasks), answer) in back.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => charged.push((job, tasks)),
+                Err(error) => {
+                    let result = &mut self.acted.results.results[at];
+                    (result.outcome, result.error) = (ActOutcome::Error, Some(error));
+                }
+            }
+        }
+        Ok(charged)
     }
 
     async fn signal(

@@ -65,6 +65,7 @@ pub const INVARIANTS: &[Invariant] = &[
         "allocations WHERE released_at IS NULL"
     ),
     invariant!("holds", "nothing was placed where a hold was open", "holds"),
+    invariant!("quotas", "a tenant is charged what it has that has not ended, and no more", "quota_usage"),
     invariant!("keys", "an idempotency key names one operation", "idempotency_keys"),
     invariant!("tasks", "a task waits, runs once, or has ended", "jobs"),
     invariant!("times", "what happened, happened in order", "attempts"),

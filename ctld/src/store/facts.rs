@@ -5,6 +5,7 @@
 //! The one release act is here: an ended allocation gives back its amounts, its bookings move to history up to the attested
 //! instant, and when the last allocation of an attempt is released the attempt ends and its job with it.
 
+use super::quotas;
 use super::reservations::carve;
 use super::{StoreError, condition_value};
 use ctld_core::lifecycle::{Step, StopAs, StopAsked, advance, outcome};
@@ -368,6 +369,8 @@ impl Changes {
             states.push(row.state);
             conditions.push(row.condition);
         }
+        let ended: Vec<(i64, u64)> =
+            jobs.iter().zip(&requeue).filter(|(_, requeue)| !**requeue).map(|(job, _)| (*job, 1)).collect();
         if !jobs.is_empty() {
             sqlx::query_file!("src/store/sql/close_jobs.sql", &jobs, &tasks, &requeue, &states, &conditions)
                 .execute(&mut *tx)
@@ -383,9 +386,9 @@ impl Changes {
                  AND t.id IN (SELECT attempt_id FROM allocations WHERE id = ANY($1))",
             &ids
         )
-        .fetch_all(tx)
+        .fetch_all(&mut *tx)
         .await?;
-        Ok(())
+        quotas::refund_tasks(tx, &ended).await
     }
 }
 

@@ -2,7 +2,7 @@
 //! updates by the state it expects, and says what happened.
 //!
 //! Transactions that lock several tables take them in one order: jobs, attempts, allocations, nodes, gpus, node_resources, then
-//! bookings; within a table by primary key. Rows are private structs; one that cannot become a domain value is an error that
+//! bookings, and quota_usage last; within a table by primary key. Rows are private structs; one that cannot become a domain value is an error that
 //! names table, column and row.
 
 pub mod act;
@@ -18,6 +18,7 @@ mod operations;
 pub mod overrun;
 pub mod place;
 pub mod pools;
+pub mod quotas;
 pub mod read;
 pub mod reservations;
 pub mod snapshot;

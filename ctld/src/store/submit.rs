@@ -1,16 +1,20 @@
 //! Submissions: a batch of them in one transaction, each under its idempotency key.
 //!
 //! A key that is new gets a job; a key seen before gets the job it named then, if the body is the same, and CONFLICT
-//! otherwise. Two statements: the first inserts keys, jobs and scripts; only when some keys were not new, the second looks
-//! them up, with a snapshot that sees whoever inserted them.
+//! otherwise. One statement inserts keys, jobs and scripts, the next charges them to their tenants; what is over a quota is
+//! refused and leaves nothing, not even its key. Only when some keys were not new, they are looked up, with a snapshot that
+//! sees whoever inserted them.
 
+use super::quotas::{self, Ask};
 use super::{StoreError, condition_value};
 use chrono::{DateTime, Utc};
 use ctld_core::admission::Admitted;
+use ctld_core::gpu_share::GpuShare;
+use ctld_core::quota::{Asked, Charge, Resource, charge};
 use proto::api::{Begin, Submission, Submitted};
 use proto::{ApiError, Condition, ErrorCode, IndexSet, Reason};
 use sha2::{Digest, Sha256};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use std::collections::HashMap;
 
 /// A submission that passed admission.
@@ -44,6 +48,41 @@ fn body_hash(json: &str) -> Vec<u8> {
     Sha256::digest(json.as_bytes()).to_vec()
 }
 
+/// What became of a key.
+enum Outcome {
+    /// It names this job, or, where there is none, another operation; under this hash; it did before, or does now.
+    Named { job_id: Option<i64>, hash: Vec<u8>, replayed: bool },
+    /// Nothing was stored.
+    Refused(ApiError),
+}
+
+/// What a job's tasks are charged: each, and all.
+struct Charges {
+    each: Charge,
+    all: Charge,
+}
+
+/// A job in a reservation takes from what the reservation is charged, and counts as a job alone.
+fn charges(prepared: &Prepared) -> Result<Charges, ApiError> {
+    let Prepared { submission: job, admitted, reservation_id, .. } = prepared;
+    let asked = Asked {
+        node_count: job.nodes,
+        cpus: job.cpus.into(),
+        mem_mib: admitted.mem_mib,
+        disk_mib: job.disk_mib,
+        atoms: job.gpus,
+        share: GpuShare::ONE,
+        model: job.gpu_type.clone(),
+    };
+    let each = match reservation_id {
+        Some(_) => Ok([(Resource::Jobs, 1)].into_iter().collect()),
+        None => charge(&asked),
+    };
+    let all = each.clone().and_then(|each: Charge| each.times(indices(job).len()));
+    let countable = each.and_then(|each| Ok(Charges { each, all: all? }));
+    countable.map_err(|error| ApiError::new(ErrorCode::TooLarge, error.to_string()).hint("ask for less"))
+}
+
 /// Stores a batch and answers each submission in order. Nothing is stored if this is an error; when the connection fails
 /// during the commit it may have been, and the same batch may be tried again: its keys make that safe.
 pub async fn commit(db: &PgPool, batch: &[Prepared]) -> Result<Vec<Result<Submitted, ApiError>>, StoreError> {
@@ -52,48 +91,165 @@ pub async fn commit(db: &PgPool, batch: &[Prepared]) -> Result<Vec<Result<Submit
         .map(|p| serde_json::to_string(&p.submission).map_err(|e| sqlx::Error::Encode(e.into())))
         .collect::<Result<_, _>>()?;
     let hashes: Vec<Vec<u8>> = bodies.iter().map(|body| body_hash(body)).collect();
-    let key_of = |i: usize| -> Key {
-        (batch[i].tenant_id, batch[i].user.clone(), batch[i].submission.idempotency_key.clone())
-    };
+    let keys: Vec<Key> =
+        batch.iter().map(|p| (p.tenant_id, p.user.clone(), p.submission.idempotency_key.clone())).collect();
 
-    // 1. One entry a key, in key order, so that two batches with the same keys cannot wait for each other.
-    let mut first_of: HashMap<Key, usize> = HashMap::new();
-    for i in 0..batch.len() {
-        first_of.entry(key_of(i)).or_insert(i);
+    // 1. One entry a key.
+    let mut first_of: HashMap<&Key, usize> = HashMap::new();
+    for (i, key) in keys.iter().enumerate() {
+        first_of.entry(key).or_insert(i);
     }
-    let mut firsts: Vec<usize> = first_of.values().copied().collect();
-    firsts.sort_by_cached_key(|&i| key_of(i));
-
-    // 2. Insert what is new, look up what is not.
-    let mut stored: HashMap<usize, (Option<i64>, Vec<u8>, bool)> = HashMap::new();
-    for (i, job_id) in insert(db, batch, &bodies, &hashes, &firsts).await? {
-        stored.insert(i, (Some(job_id), hashes[i].clone(), false));
-    }
-    let seen: Vec<usize> = firsts.iter().copied().filter(|i| !stored.contains_key(i)).collect();
-    if !seen.is_empty() {
-        let found = look_up(db, &seen.iter().map(|&i| key_of(i)).collect::<Vec<_>>()).await?;
-        for (&i, (job_id, hash)) in seen.iter().zip(found) {
-            stored.insert(i, (job_id, hash, true));
+    let mut outcomes: HashMap<usize, Outcome> = HashMap::new();
+    let mut fresh: Vec<(usize, Charges)> = Vec::new();
+    for i in (0..batch.len()).filter(|i| first_of[&keys[*i]] == *i) {
+        match charges(&batch[i]) {
+            Ok(charges) => fresh.push((i, charges)),
+            Err(error) => {
+                outcomes.insert(i, Outcome::Refused(error));
+            }
         }
     }
 
-    // 3. Answer each, also those that share a key within the batch.
+    // 2. What is over its quota for all one can see is refused before anything is written.
+    look(db, batch, &keys, &mut fresh, &mut outcomes).await?;
+
+    // 3. Insert what is new, in key order, so that two batches with the same keys cannot wait for each other; charge it, and
+    // withdraw what is not within its quota after all.
+    fresh.sort_by(|(a, _), (b, _)| keys[*a].cmp(&keys[*b]));
+    store(db, batch, &bodies, &hashes, &fresh, &mut outcomes).await?;
+
+    // 4. Look up what is not new.
+    let seen: Vec<usize> = fresh.iter().map(|(i, _)| *i).filter(|i| !outcomes.contains_key(i)).collect();
+    let found = look_up(db, &keys, &seen).await?;
+    if found.len() != seen.len() {
+        // An insert has just met every one of them.
+        return Err(StoreError::Database(sqlx::Error::RowNotFound));
+    }
+    outcomes.extend(found);
+
+    // 5. Answer each, also those that share a key within the batch.
     Ok((0..batch.len())
         .map(|i| {
-            let first = first_of[&key_of(i)];
-            let (job_id, hash, replayed) = &stored[&first];
+            let first = first_of[&keys[i]];
             let key = &batch[i].submission.idempotency_key;
-            let other = match job_id {
-                Some(id) if *hash == hashes[i] => {
+            let other = match &outcomes[&first] {
+                Outcome::Named { job_id: Some(id), hash, replayed } if *hash == hashes[i] => {
                     return Ok(Submitted { id: *id, replayed: *replayed || first != i });
                 }
-                Some(id) => format!("names job {id}, which was submitted with another content"),
-                None => "names another operation, which was no submission".to_owned(),
+                Outcome::Refused(error) if hashes[first] == hashes[i] => return Err(error.clone()),
+                Outcome::Named { job_id: Some(id), .. } => {
+                    format!("names job {id}, which was submitted with another content")
+                }
+                Outcome::Named { job_id: None, .. } => {
+                    "names another operation, which was no submission".to_owned()
+                }
+                Outcome::Refused(_) => "is used twice at once, with different contents".to_owned(),
             };
             Err(ApiError::new(ErrorCode::Conflict, format!("idempotency key \"{key}\" {other}"))
                 .hint("use another key for another job"))
         })
         .collect())
+}
+
+/// Takes out of `fresh` what a look without locks refuses. A key that is known is no new charge, whatever the quota is now.
+async fn look(
+    db: &PgPool,
+    batch: &[Prepared],
+    keys: &[Key],
+    fresh: &mut Vec<(usize, Charges)>,
+    outcomes: &mut HashMap<usize, Outcome>,
+) -> Result<(), StoreError> {
+    let mut tenants: Vec<i32> = fresh.iter().map(|(i, _)| batch[*i].tenant_id).collect();
+    tenants.sort_unstable();
+    tenants.dedup();
+    let standings = quotas::standings(db, &tenants).await?;
+    if standings.is_empty() || quotas::judge(&standings, &asks(batch, fresh)).iter().all(Result::is_ok) {
+        return Ok(());
+    }
+    let indices: Vec<usize> = fresh.iter().map(|(i, _)| *i).collect();
+    outcomes.extend(look_up(db, keys, &indices).await?);
+    fresh.retain(|(i, _)| !outcomes.contains_key(i));
+    let answers = quotas::judge(&standings, &asks(batch, fresh));
+    for ((i, _), answer) in fresh.iter().zip(answers) {
+        if let Err(error) = answer {
+            outcomes.insert(*i, Outcome::Refused(error));
+        }
+    }
+    fresh.retain(|(i, _)| !outcomes.contains_key(i));
+    Ok(())
+}
+
+fn asks<'a>(batch: &[Prepared], fresh: &'a [(usize, Charges)]) -> Vec<Ask<'a>> {
+    fresh.iter().map(|(i, charges)| Ask { tenant_id: batch[*i].tenant_id, charge: &charges.all }).collect()
+}
+
+/// Inserts jobs and charges them in one transaction.
+async fn store(
+    db: &PgPool,
+    batch: &[Prepared],
+    bodies: &[String],
+    hashes: &[Vec<u8>],
+    fresh: &[(usize, Charges)],
+    outcomes: &mut HashMap<usize, Outcome>,
+) -> Result<(), StoreError> {
+    if fresh.is_empty() {
+        return Ok(());
+    }
+    let mut columns = Columns::default();
+    for (i, charges) in fresh {
+        columns.push(*i, &batch[*i], &bodies[*i], &hashes[*i], &charges.each);
+    }
+    let mut tx = db.begin().await?;
+    let mut inserted = columns.insert(&mut tx).await?;
+    // Whose came first is charged first.
+    inserted.sort_unstable();
+    let charges: HashMap<usize, &Charges> = fresh.iter().map(|(i, charges)| (*i, charges)).collect();
+    let asks: Vec<Ask<'_>> = inserted
+        .iter()
+        .map(|(i, _)| Ask { tenant_id: batch[*i].tenant_id, charge: &charges[i].all })
+        .collect();
+    let mut over = Vec::new();
+    for ((i, job_id), answer) in inserted.iter().zip(quotas::charge(&mut tx, &asks).await?) {
+        let outcome = match answer {
+            Ok(()) => Outcome::Named { job_id: Some(*job_id), hash: hashes[*i].clone(), replayed: false },
+            Err(error) => {
+                over.push((*i, *job_id));
+                Outcome::Refused(error)
+            }
+        };
+        outcomes.insert(*i, outcome);
+    }
+    withdraw(&mut tx, batch, &over).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+/// Takes jobs back that this transaction inserted: nothing is left of them.
+async fn withdraw(
+    tx: &mut PgConnection,
+    batch: &[Prepared],
+    over: &[(usize, i64)],
+) -> Result<(), StoreError> {
+    if over.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = over.iter().map(|(_, job_id)| *job_id).collect();
+    let tenants: Vec<i32> = over.iter().map(|(i, _)| batch[*i].tenant_id).collect();
+    let identities: Vec<String> = over.iter().map(|(i, _)| batch[*i].user.clone()).collect();
+    let keys: Vec<String> = over.iter().map(|(i, _)| batch[*i].submission.idempotency_key.clone()).collect();
+    sqlx::query!(
+        "WITH scripts AS (DELETE FROM job_scripts WHERE job_id = ANY($1)),
+              keys AS (DELETE FROM idempotency_keys k USING unnest($2::int[], $3::text[], $4::text[]) AS i(tenant_id, identity, key)
+                  WHERE k.tenant_id = i.tenant_id AND k.identity = i.identity AND k.key = i.key)
+         DELETE FROM jobs WHERE id = ANY($1)",
+        &ids,
+        &tenants,
+        &identities,
+        &keys
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 /// The columns of the insert, one vector each.
@@ -131,10 +287,11 @@ struct Columns {
     body: Vec<String>,
     disk_mib: Vec<i64>,
     reservation_id: Vec<Option<i64>>,
+    charge: Vec<serde_json::Value>,
 }
 
 impl Columns {
-    fn push(&mut self, ord: usize, prepared: &Prepared, body: &str, hash: &[u8]) {
+    fn push(&mut self, ord: usize, prepared: &Prepared, body: &str, hash: &[u8], charge: &Charge) {
         let Prepared { tenant_id, user, uid, gid, submission: job, admitted, reservation_id } = prepared;
         let reason = match (job.hold, reservation_id) {
             (true, _) => Reason::HeldByUser,
@@ -179,77 +336,74 @@ impl Columns {
         self.body.push(body.to_owned());
         self.disk_mib.push(job.disk_mib as i64);
         self.reservation_id.push(*reservation_id);
+        self.charge.push(quotas::charge_value(charge));
+    }
+
+    /// Inserts what has a new key: ordinals and jobs.
+    async fn insert(&self, tx: &mut PgConnection) -> Result<Vec<(usize, i64)>, StoreError> {
+        let rows = sqlx::query_file!(
+            "src/store/sql/submit.sql",
+            &self.ord,
+            &self.tenant_id,
+            &self.user,
+            &self.key,
+            &self.hash,
+            &self.account as &[Option<String>],
+            &self.uid,
+            &self.gid,
+            &self.pool_id,
+            &self.name,
+            &self.cpus,
+            &self.mem_mib,
+            &self.exclusive,
+            &self.mem_all,
+            &self.gpus,
+            &self.gpu_type as &[Option<String>],
+            &self.node_count,
+            &self.time_limit_s as &[Option<i64>],
+            &self.nice,
+            &self.priority,
+            &self.requeue,
+            &self.hold as &[Option<String>],
+            &self.begin_at as &[Option<DateTime<Utc>>],
+            &self.begin_after_s as &[Option<f64>],
+            &self.is_array,
+            &self.indices,
+            &self.throttle as &[Option<i32>],
+            &self.condition,
+            &self.comment as &[Option<String>],
+            &self.body,
+            &self.disk_mib,
+            &self.reservation_id as &[Option<i64>],
+            &self.charge,
+        )
+        .fetch_all(tx)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.ord as usize, row.job_id)).collect())
     }
 }
 
-async fn insert(
-    db: &PgPool,
-    batch: &[Prepared],
-    bodies: &[String],
-    hashes: &[Vec<u8>],
-    firsts: &[usize],
-) -> Result<Vec<(usize, i64)>, StoreError> {
-    let mut c = Columns::default();
-    for &i in firsts {
-        c.push(i, &batch[i], &bodies[i], &hashes[i]);
+/// What the keys of these submissions name: a job, or another operation. Those that name nothing are missing.
+async fn look_up(db: &PgPool, keys: &[Key], indices: &[usize]) -> Result<Vec<(usize, Outcome)>, StoreError> {
+    if indices.is_empty() {
+        return Ok(Vec::new());
     }
-    let rows = sqlx::query_file!(
-        "src/store/sql/submit.sql",
-        &c.ord,
-        &c.tenant_id,
-        &c.user,
-        &c.key,
-        &c.hash,
-        &c.account as &[Option<String>],
-        &c.uid,
-        &c.gid,
-        &c.pool_id,
-        &c.name,
-        &c.cpus,
-        &c.mem_mib,
-        &c.exclusive,
-        &c.mem_all,
-        &c.gpus,
-        &c.gpu_type as &[Option<String>],
-        &c.node_count,
-        &c.time_limit_s as &[Option<i64>],
-        &c.nice,
-        &c.priority,
-        &c.requeue,
-        &c.hold as &[Option<String>],
-        &c.begin_at as &[Option<DateTime<Utc>>],
-        &c.begin_after_s as &[Option<f64>],
-        &c.is_array,
-        &c.indices,
-        &c.throttle as &[Option<i32>],
-        &c.condition,
-        &c.comment as &[Option<String>],
-        &c.body,
-        &c.disk_mib,
-        &c.reservation_id as &[Option<i64>],
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.ord as usize, row.job_id)).collect())
-}
-
-/// What these keys name: a job, or `None` for another operation. Every key must exist: an insert has just met it.
-async fn look_up(db: &PgPool, keys: &[Key]) -> Result<Vec<(Option<i64>, Vec<u8>)>, StoreError> {
-    let tenants: Vec<i32> = keys.iter().map(|k| k.0).collect();
-    let identities: Vec<String> = keys.iter().map(|k| k.1.clone()).collect();
-    let names: Vec<String> = keys.iter().map(|k| k.2.clone()).collect();
+    let tenants: Vec<i32> = indices.iter().map(|i| keys[*i].0).collect();
+    let identities: Vec<String> = indices.iter().map(|i| keys[*i].1.clone()).collect();
+    let names: Vec<String> = indices.iter().map(|i| keys[*i].2.clone()).collect();
     let rows = sqlx::query!(
-        "SELECT k.job_id, k.body_hash
-         FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS i(tenant_id, identity, key, ord)
-         JOIN idempotency_keys k USING (tenant_id, identity, key) ORDER BY i.ord",
+        r#"SELECT i.ord AS "ord!", k.job_id, k.body_hash
+           FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS i(tenant_id, identity, key, ord)
+           JOIN idempotency_keys k USING (tenant_id, identity, key)"#,
         &tenants,
         &identities,
         &names,
     )
     .fetch_all(db)
     .await?;
-    if rows.len() != keys.len() {
-        return Err(StoreError::Database(sqlx::Error::RowNotFound));
-    }
-    Ok(rows.into_iter().map(|row| (row.job_id, row.body_hash)).collect())
+    let found = rows.into_iter().map(|row| {
+        let named = Outcome::Named { job_id: row.job_id, hash: row.body_hash, replayed: true };
+        (indices[row.ord as usize - 1], named)
+    });
+    Ok(found.collect())
 }

@@ -330,11 +330,11 @@ fn shape(request: &ReserveRequest, pool_id: i32, names: &[String]) -> Result<Sha
     })
 }
 
-/// A beginning and an end.
-type BeginEnd = (DateTime<Utc>, DateTime<Utc>);
+/// When it begins and ends.
+type Occurrence = (DateTime<Utc>, DateTime<Utc>);
 
 /// Beginnings and ends of all occurrences, by the database's clock.
-fn times(request: &ReserveRequest, now: DateTime<Utc>) -> Result<Vec<BeginEnd>, StoreError> {
+fn times(request: &ReserveRequest, now: DateTime<Utc>) -> Result<Vec<Occurrence>, StoreError> {
     let too_far = || invalid("it ends more than ten years from now");
     let begin_at = match &request.begin {
         None => now,

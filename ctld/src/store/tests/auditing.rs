@@ -71,6 +71,8 @@ const FAULTS: &[(&str, &[&str])] = &[
         &["holds"],
     ),
     ("UPDATE nodes SET eligible = false", &["holds"]),
+    ("UPDATE quota_usage SET used = used + 1 WHERE resource = 'jobs'", &["quotas"]),
+    ("UPDATE jobs SET charge = charge - 'jobs' WHERE ended_at IS NULL", &["quotas"]),
     ("UPDATE idempotency_keys SET identity = 'mallory' WHERE key = 'a'", &["keys"]),
     ("INSERT INTO idempotency_keys SELECT tenant_id, identity, 'again', body_hash, job_id FROM idempotency_keys WHERE key = 'a'", &["keys"]),
     ("UPDATE jobs SET active = active + 1 WHERE active > 0", &["tasks"]),

@@ -4,6 +4,7 @@
 mod auditing;
 mod holding;
 mod placing;
+mod quotas;
 mod reporting;
 mod reserving;
 mod submitting;

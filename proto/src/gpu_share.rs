@@ -41,6 +41,29 @@ impl GpuShare {
         GpuShare((u64::from(part) * GPU_UNITS).div_ceil(u64::from(of)))
     }
 
+    /// Reads `3`, `2.5`, `2/7` or `1 2/7`; `None` for what is no such number, or not exact in 5040ths.
+    pub fn parse(text: &str) -> Option<GpuShare> {
+        let number = |text: &str| -> Option<u64> {
+            text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+        };
+        let part = |text: &str| -> Option<GpuShare> {
+            let (part, of) = text.split_once('/')?;
+            let (part, of) = (number(part)?.checked_mul(GPU_UNITS)?, number(of)?);
+            (of > 0 && part.is_multiple_of(of)).then(|| GpuShare(part / of))
+        };
+        if let Some((whole, rest)) = text.split_once(' ') {
+            return GpuShare::whole(number(whole)?)?.plus(part(rest)?);
+        }
+        if text.contains('/') {
+            return part(text);
+        }
+        let (whole, digits) = text.split_once('.').unwrap_or((text, "0"));
+        let scale = 10u64.checked_pow(u32::try_from(digits.len()).ok()?)?;
+        let units = number(digits)?.checked_mul(GPU_UNITS)?;
+        let exact = units.is_multiple_of(scale) && !digits.is_empty();
+        exact.then(|| GpuShare::whole(number(whole)?)?.plus(GpuShare(units / scale)))?
+    }
+
     /// So many of these; `None` if that is more than can be counted.
     pub fn times(self, n: u64) -> Option<GpuShare> {
         self.0.checked_mul(n).map(GpuShare)
@@ -98,6 +121,33 @@ mod tests {
         assert_eq!(GpuShare::fraction(2, 7).to_string(), "2/7");
         assert_eq!(shown(GPU_UNITS + GPU_UNITS / 4), "1 1/4");
         assert_eq!(shown(1), "1/5040");
+    }
+
+    #[test]
+    fn numbers_and_fractions_are_read_exactly_or_not_at_all() {
+        let read = |text| GpuShare::parse(text).map(GpuShare::units);
+        for (text, units) in
+            [("3", 15120), ("0.5", 2520), ("1.125", 5670), ("2/7", 1440), ("1 1/4", 6300), ("0", 0)]
+        {
+            assert_eq!(read(text), Some(units), "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            "1.",
+            ".5",
+            "0.0001",
+            "1/11",
+            "1/0",
+            "1 2",
+            "a",
+            "-1",
+            "+1",
+            "1 2/7 3",
+            "99999999999999999999",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
     }
 
     #[test]
