@@ -1,7 +1,11 @@
 //! Nodes and their sessions: opening raises the epoch and fences out an older one; targets are read here.
 
 use super::StoreError;
+use super::books::whole_books;
+use super::place::lock_nodes_amounts;
 use chrono::{DateTime, Utc};
+use ctld_core::plan::Booked;
+use ctld_core::timeline::{During, Held, Timeline};
 use proto::api::Submission;
 use proto::session::{ArrayFacts, Assignment, Hello, Limit, Stop, Target};
 use proto::{ApiError, ErrorCode, IndexSet};
@@ -57,27 +61,38 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
     Ok(Session { node_id: row.id, epoch: row.session_epoch })
 }
 
-/// What is booked on a node that shrank stays booked until it ends: the allocatable amount never falls below it. The next
-/// session lowers it further.
+/// What is booked on a node that shrank stays booked until it ends, and what is booked for later is kept for it: the
+/// allocatable amount never falls below the most that is booked at any time from now on. The next session lowers it further.
 async fn take_amounts(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result<(), StoreError> {
+    // Whoever books holds these locks: the book is read once nobody else can add to it.
+    lock_nodes_amounts(tx, &[node_id]).await?;
+    let book = whole_books(tx, &[node_id]).await?.remove(&node_id).unwrap_or_default();
     let amounts = [
-        ("cpus", i64::from(hello.inventory.cpus)),
-        ("mem_mib", hello.inventory.mem_mib.min(1 << 50) as i64),
-        ("disk_mib", hello.inventory.disk_mib.min(1 << 50) as i64),
+        ("cpus", i64::from(hello.inventory.cpus), peak(&book, |b| b.cpus)),
+        ("disk_mib", hello.inventory.disk_mib.min(1 << 50) as i64, peak(&book, |b| b.disk_mib)),
+        ("mem_mib", hello.inventory.mem_mib.min(1 << 50) as i64, peak(&book, |b| b.mem_mib)),
     ];
-    for (resource, amount) in amounts {
+    for (resource, amount, booked) in amounts {
         sqlx::query!(
             "INSERT INTO node_resources (node_id, resource, allocatable) VALUES ($1, $2, $3)
              ON CONFLICT (node_id, resource) DO UPDATE
-             SET allocatable = GREATEST($3, ceil(node_resources.allocated / node_resources.ratio)::bigint)",
+             SET allocatable = GREATEST($3, ceil(GREATEST(node_resources.allocated, $4::bigint) / node_resources.ratio)::bigint)",
             node_id,
             resource,
-            amount
+            amount,
+            booked
         )
         .execute(&mut *tx)
         .await?;
     }
     Ok(())
+}
+
+/// The most that is booked at any instant from now on.
+fn peak(book: &[Booked], of: fn(&Booked) -> i64) -> i64 {
+    let held = book.iter().map(|b| Held { amount: of(b).max(0).unsigned_abs(), during: b.during });
+    let from_now_on = During::new(0, None).map_or(0, |always| Timeline::new(held).peak(always));
+    i64::try_from(from_now_on).unwrap_or(i64::MAX)
 }
 
 async fn take_gpus(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result<(), StoreError> {

@@ -18,25 +18,19 @@ const EXTENSION_S: f64 = 300.0;
 /// Extends the bookings of live allocations that reach, or have passed, their end. Runs every few seconds, well within the
 /// minute it looks ahead. Returns how many it extended.
 pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
-    let devices = sqlx::query!(
-        "UPDATE device_bookings b SET during = tstzrange(lower(during), NULL)
-         WHERE kind = 'allocation' AND upper(during) <= compute_now() + make_interval(secs => $1)
-             AND NOT EXISTS (SELECT FROM device_bookings l WHERE l.gpu_id = b.gpu_id AND l.span && b.span
-                 AND lower(l.during) >= upper(b.during))",
-        AHEAD_S
-    )
-    .execute(db)
-    .await?;
-    let nodes = sqlx::query!(
-        "UPDATE node_bookings b SET during = tstzrange(lower(during), NULL)
-         WHERE allocation_id IS NOT NULL AND upper(during) <= compute_now() + make_interval(secs => $1)
-             AND (reservation_id IS NOT NULL OR NOT EXISTS (SELECT FROM node_bookings l WHERE l.node_id = b.node_id
-                 AND lower(l.during) > compute_now()))",
-        AHEAD_S
-    )
-    .execute(db)
-    .await?;
-    let crowded = sqlx::query_scalar!(
+    let mut extended = 0;
+    if !due(&mut *db.acquire().await?).await?.is_empty() {
+        extended += extend_where_free(db).await?;
+    }
+    for node_id in due(&mut *db.acquire().await?).await? {
+        extended += extend_before_others(db, node_id).await?;
+    }
+    Ok(extended)
+}
+
+/// The nodes on which something is overdue.
+async fn due(db: &mut PgConnection) -> Result<Vec<i64>, StoreError> {
+    Ok(sqlx::query_scalar!(
         r#"SELECT b.node_id AS "node_id!" FROM node_bookings b
            WHERE b.allocation_id IS NOT NULL AND upper(b.during) <= compute_now() + make_interval(secs => $1)
            UNION
@@ -46,22 +40,66 @@ pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
         AHEAD_S
     )
     .fetch_all(db)
+    .await?)
+}
+
+/// The locks under which the book of these nodes stands still: nobody books behind what is looked at.
+async fn lock(tx: &mut PgConnection, nodes: &[i64]) -> Result<(), StoreError> {
+    sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", nodes)
+        .fetch_all(&mut *tx)
+        .await?;
+    sqlx::query!("SELECT id FROM gpus WHERE node_id = ANY($1) ORDER BY id FOR UPDATE", nodes)
+        .fetch_all(&mut *tx)
+        .await?;
+    lock_nodes_amounts(tx, nodes).await?;
+    Ok(())
+}
+
+/// Extends what nothing follows: without an end, or inside a reservation up to the reservation's.
+async fn extend_where_free(db: &PgPool) -> Result<u64, StoreError> {
+    let mut tx = db.begin().await?;
+    let nodes = due(&mut tx).await?;
+    lock(&mut tx, &nodes).await?;
+    let devices = sqlx::query!(
+        "UPDATE device_bookings b SET during = tstzrange(lower(during), NULL)
+         WHERE kind = 'allocation' AND upper(during) <= compute_now() + make_interval(secs => $1)
+             AND gpu_id IN (SELECT id FROM gpus WHERE node_id = ANY($2))
+             AND NOT EXISTS (SELECT FROM device_bookings l WHERE l.gpu_id = b.gpu_id AND l.span && b.span
+                 AND lower(l.during) >= upper(b.during))",
+        AHEAD_S,
+        &nodes
+    )
+    .execute(&mut *tx)
     .await?;
-    let mut extended = devices.rows_affected() + nodes.rows_affected();
-    for node_id in crowded {
-        extended += extend_before_others(db, node_id).await?;
-    }
-    Ok(extended)
+    let inside = sqlx::query!(
+        "UPDATE node_bookings b SET during = tstzrange(lower(b.during), upper(r.during))
+         FROM reservations r
+         WHERE b.reservation_id = r.id AND b.allocation_id IS NOT NULL AND b.node_id = ANY($2)
+             AND upper(b.during) <= compute_now() + make_interval(secs => $1)
+             AND upper(r.during) > compute_now() + make_interval(secs => $1)",
+        AHEAD_S,
+        &nodes
+    )
+    .execute(&mut *tx)
+    .await?;
+    let amounts = sqlx::query!(
+        "UPDATE node_bookings b SET during = tstzrange(lower(during), NULL)
+         WHERE allocation_id IS NOT NULL AND upper(during) <= compute_now() + make_interval(secs => $1)
+             AND node_id = ANY($2)
+             AND NOT EXISTS (SELECT FROM node_bookings l WHERE l.node_id = b.node_id AND lower(l.during) > compute_now())",
+        AHEAD_S,
+        &nodes
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await?;
+    Ok(devices.rows_affected() + inside.rows_affected() + amounts.rows_affected())
 }
 
 /// Extends what is overdue on a node on which something follows, at the cost of what follows.
 async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreError> {
     let mut tx = db.begin().await?;
-    sqlx::query!("SELECT id FROM nodes WHERE id = $1 FOR SHARE", node_id).fetch_all(&mut *tx).await?;
-    sqlx::query!("SELECT id FROM gpus WHERE node_id = $1 ORDER BY id FOR UPDATE", node_id)
-        .fetch_all(&mut *tx)
-        .await?;
-    lock_nodes_amounts(&mut tx, &[node_id]).await?;
+    lock(&mut tx, &[node_id]).await?;
     fail_changes_in_the_way(&mut tx, node_id).await?;
     let pushed = push_reservations(&mut tx, node_id).await?;
     let devices = sqlx::query!(
@@ -136,7 +174,7 @@ async fn push_reservations(tx: &mut PgConnection, node_id: i64) -> Result<Vec<i6
                    WHERE l.node_id = $1 AND l.allocation_id IS NULL AND lower(l.during) > compute_now()
                        AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
                        AND EXISTS (SELECT FROM node_bookings b WHERE b.node_id = $1 AND b.allocation_id IS NOT NULL
-                           AND b.reservation_id IS NULL AND upper(b.during) <= compute_now() + make_interval(secs => $2::double precision))
+                           AND upper(b.during) <= compute_now() + make_interval(secs => $2::double precision))
                ), later AS (
                    UPDATE node_bookings d SET during = tstzrange(f.from_at, f.until_at)
                    FROM following f WHERE d.id = f.id AND f.from_at < f.until_at

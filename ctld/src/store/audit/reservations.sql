@@ -11,8 +11,6 @@ WHERE lower(b.during) < lower(r.during)
     OR b.allocation_id IS NULL AND (upper_inf(b.during) OR upper(b.during) > upper(r.during))
     OR b.allocation_id IS NOT NULL AND (upper_inf(b.during) OR upper(b.during) > upper(r.during))
         AND upper(r.during) > compute_now() + interval '1 min'
-        -- An overrun inside the reservation has no end.
-        AND NOT upper_inf(b.during)
 UNION ALL
 SELECT format('reservation %s', r.name), format('%s %s of node %s are in use inside it, it has %s', i.used, i.resource, i.node_id, i.has)
 FROM (

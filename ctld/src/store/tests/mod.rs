@@ -8,6 +8,7 @@ mod quotas;
 mod reporting;
 mod reserving;
 mod submitting;
+mod torture;
 mod users_acts;
 
 use super::facts::{Fact, Recorded, record};
@@ -94,6 +95,11 @@ async fn with_pool(db: &PgPool) {
 
 /// A node with a session.
 async fn node(db: &PgPool, name: &str, cpus: u32, gpus: u32) -> Session {
+    open_session(db, &hello(name, cpus, gpus)).await.unwrap()
+}
+
+/// What a node says of itself.
+fn hello(name: &str, cpus: u32, gpus: u32) -> Hello {
     let gpus = (0..gpus)
         .map(|index| GpuFacts {
             uuid: format!("GPU-{name}-{index}"),
@@ -103,7 +109,7 @@ async fn node(db: &PgPool, name: &str, cpus: u32, gpus: u32) -> Session {
             declared: true,
         })
         .collect();
-    let hello = Hello {
+    Hello {
         protocol: PROTOCOL,
         node: name.into(),
         pool: "main".into(),
@@ -112,8 +118,7 @@ async fn node(db: &PgPool, name: &str, cpus: u32, gpus: u32) -> Session {
         journal_id: "journal".into(),
         cgroup_mode: "v1".into(),
         inventory: Inventory { cpus, mem_mib: 1000, disk_mib: 10_000, gpus },
-    };
-    open_session(db, &hello).await.unwrap()
+    }
 }
 
 /// From here on time stands still until [`pass`].
@@ -235,6 +240,27 @@ async fn job_row(db: &PgPool, id: i64) -> (String, i32, IndexSet) {
             .await
             .unwrap();
     (state, active, IndexSet::from_multirange(&pending).unwrap())
+}
+
+/// From here on time stands still until [`pass`].
+async fn stop_clock(db: &PgPool) {
+    sqlx::raw_sql(
+        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
+         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
+             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
+    )
+    .execute(db)
+    .await
+    .unwrap();
+}
+
+/// Seconds pass.
+async fn pass(db: &PgPool, s: u64) {
+    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
+        .bind(s as f64)
+        .execute(db)
+        .await
+        .unwrap();
 }
 
 /// What must hold whatever happened: every invariant.

@@ -342,3 +342,18 @@ async fn an_overrun_keeps_its_place_and_the_reservation_behind_it_waits(db: PgPo
     assert_eq!(advance(&db).await.unwrap(), Advanced { begun: 1, ended: 0 });
     audit(&db).await;
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_comes_back_with_less_keeps_what_is_reserved_of_it(db: PgPool) {
+    fleet(&db).await;
+    reserved(&db, &ReserveRequest { cpus: 6, gpus: 0, ..later("r") }).await;
+    open_session(&db, &hello("n1", 2, 2)).await.unwrap();
+    audit(&db).await;
+    // What is not reserved is not given any more.
+    submit_one(&db, lasting(2 * HOUR, Submission { cpus: 1, ..job("small") })).await;
+    assert_eq!(place(&db).await.placed, 0);
+    cancel(&db, &caller("alice"), "r").await.unwrap();
+    open_session(&db, &hello("n1", 2, 2)).await.unwrap();
+    assert_eq!(place(&db).await.placed, 1);
+    audit(&db).await;
+}
