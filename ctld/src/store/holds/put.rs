@@ -52,6 +52,10 @@ async fn try_put(
         return Ok(Put { list, opened: false });
     }
     let target = find(&mut tx, &request.target).await?;
+    reached("hold: found").await;
+    // "Now" is read under the locks: what was placed before they were had began before.
+    target.lock(&mut tx).await?;
+    reached("hold: locked").await;
     let new = NewHold {
         kind: request.kind,
         owner: request.owner.as_deref().unwrap_or(&caller.user),
@@ -59,7 +63,6 @@ async fn try_put(
         reason: request.reason.trim(),
         times: times(&mut tx, request).await?,
     };
-    reached("hold: found").await;
     let (id, opened) = open(&mut tx, &target, &new).await?;
     let list = HoldList { holds: read::by_ids(&mut tx, &[id]).await? };
     operation.answer(&mut tx, &list).await?;
@@ -84,14 +87,12 @@ pub(super) struct NewHold<'a> {
     pub times: Times,
 }
 
-/// Opens a hold under the rows' locks. Its id, and whether it is new.
+/// Opens a hold on a target that is locked. Its id, and whether it is new.
 pub(super) async fn open(
     tx: &mut PgConnection,
     target: &Target,
     new: &NewHold<'_>,
 ) -> Result<(i64, bool), StoreError> {
-    target.lock(tx).await?;
-    reached("hold: locked").await;
     let (gpu_id, atom) = (target.gpu_id(), target.atom());
     let standing = sqlx::query_scalar!(
         "SELECT id FROM holds

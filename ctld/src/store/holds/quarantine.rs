@@ -12,6 +12,7 @@ use sqlx::PgPool;
 pub async fn quarantine(db: &PgPool, gpu: &str, reason: &str) -> Result<bool, StoreError> {
     let mut tx = db.begin().await?;
     let target = find(&mut tx, gpu).await?;
+    target.lock(&mut tx).await?;
     let now = sqlx::query_scalar!(r#"SELECT compute_now() AS "now!""#).fetch_one(&mut *tx).await?;
     let new = NewHold {
         kind: HoldKind::Quarantine,

@@ -280,10 +280,10 @@ async fn work_is_over_when_a_maintenance_begins_or_does_not_begin(db: PgPool) {
     let error = ApiError::from(reserve(&db, &caller("alice"), &over("r", HOUR / 2)).await.unwrap_err());
     assert_eq!(error.code, ErrorCode::Conflict, "{error}");
     reserve(&db, &caller("alice"), &over("after", 2 * HOUR)).await.unwrap();
+    audit(&db).await;
     pass(&db, 2 * HOUR).await;
     advance(&db).await.unwrap();
     assert_eq!(open(&db).await, Vec::<String>::new());
-    audit(&db).await;
 }
 
 #[sqlx::test(migrations = "../migrations")]

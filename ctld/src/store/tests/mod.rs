@@ -242,27 +242,6 @@ async fn job_row(db: &PgPool, id: i64) -> (String, i32, IndexSet) {
     (state, active, IndexSet::from_multirange(&pending).unwrap())
 }
 
-/// From here on time stands still until [`pass`].
-async fn stop_clock(db: &PgPool) {
-    sqlx::raw_sql(
-        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
-         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
-             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
-    )
-    .execute(db)
-    .await
-    .unwrap();
-}
-
-/// Seconds pass.
-async fn pass(db: &PgPool, s: u64) {
-    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
-        .bind(s as f64)
-        .execute(db)
-        .await
-        .unwrap();
-}
-
 /// What must hold whatever happened: every invariant.
 async fn audit(db: &PgPool) {
     let audit = super::audit::audit(db, Default::default()).await.unwrap();
