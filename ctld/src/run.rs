@@ -41,6 +41,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tasks = tokio_util::task::TaskTracker::new();
     tasks.spawn(reconcile::planner::run(app.clone()));
     tasks.spawn(reconcile::reservations::run(app.clone()));
+    tasks.spawn(reconcile::modes::run(app.clone()));
     tasks.spawn(reconcile::audit::run(app.clone()));
     tasks.spawn(reconcile::holds::run(app.clone()));
     tasks.spawn({

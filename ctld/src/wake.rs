@@ -18,6 +18,7 @@ pub struct Wakes {
     planner: Notify,
     reservations: Notify,
     holds: Notify,
+    modes: Notify,
     lines: Mutex<HashMap<i64, Line>>,
     ended: broadcast::Sender<i64>,
 }
@@ -41,6 +42,7 @@ impl Default for Wakes {
             planner: Notify::new(),
             reservations: Notify::new(),
             holds: Notify::new(),
+            modes: Notify::new(),
             lines: Mutex::default(),
             ended: broadcast::channel(ENDED_QUEUE).0,
         }
@@ -56,6 +58,16 @@ impl Wakes {
     /// Returns when somebody called [`Wakes::planner`] since the last return.
     pub async fn planner_woken(&self) {
         self.planner.notified().await;
+    }
+
+    /// A change of a GPU's mode was booked: the next beginning may be another.
+    pub fn modes(&self) {
+        self.modes.notify_one();
+    }
+
+    /// Returns when somebody called [`Wakes::modes`] since the last return.
+    pub async fn modes_woken(&self) {
+        self.modes.notified().await;
     }
 
     /// A reservation was made or changed: the next beginning or end may be another.

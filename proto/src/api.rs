@@ -19,6 +19,8 @@
 //! | `POST /v1/holds` | [`HoldRequest`] → [`HoldList`]: the one hold that stands now |
 //! | `POST /v1/holds/preview` | [`HoldRequest`] → [`HoldImpact`]; changes nothing |
 //! | `POST /v1/holds/resume` | [`ResumeRequest`] → [`HoldList`]: what was lifted |
+//! | `GET /v1/gpus/changes`, `POST /v1/gpus/changes` | [`GpuChangeRequest`] → [`GpuChangeList`] / [`GpuChangeAnswer`] |
+//! | `POST /v1/gpus/changes/{id}/cancel` | → [`GpuChangeList`] |
 //! | `GET /v1/pools` | → [`PoolList`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
@@ -29,6 +31,7 @@
 
 mod act;
 mod audit;
+mod gpu_changes;
 mod holds;
 mod jobs;
 mod nodes;
@@ -37,6 +40,7 @@ mod submission;
 
 pub use act::*;
 pub use audit::*;
+pub use gpu_changes::*;
 pub use holds::*;
 pub use jobs::*;
 pub use nodes::*;

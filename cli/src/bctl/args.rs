@@ -1,5 +1,6 @@
 //! The flags and subcommands of `bctl`, defined once.
 
+use super::gpus::GpuAct;
 use super::holds::args::{DrainArgs, HoldsArgs, ResumeArgs};
 use super::reservations::args::{ExtendArgs, ReservationAct, ReserveArgs};
 use crate::up::{Down, Up};
@@ -26,6 +27,9 @@ pub enum Act {
     /// Show nodes
     #[command(subcommand)]
     Node(NodeAct),
+    /// Set GPUs to other modes
+    #[command(subcommand)]
+    Gpu(GpuAct),
     /// Let nodes, GPUs or parts of GPUs take no new work; what runs there goes on
     Drain(DrainArgs),
     /// Let them take work again
@@ -39,7 +43,7 @@ pub enum Act {
     /// Send jobs back to the queue, to run again from the beginning
     Requeue(JobsArgs),
     /// Book capacity for a time of one's own choosing
-    Reserve(ReserveArgs),
+    Reserve(Box<ReserveArgs>),
     /// Show and cancel reservations
     #[command(subcommand)]
     Reservation(ReservationAct),

@@ -5,6 +5,7 @@
 pub mod args;
 mod audit;
 mod gpu_name;
+pub mod gpus;
 pub mod holds;
 mod nodes;
 pub mod reservations;
@@ -36,10 +37,11 @@ pub fn main() -> ExitCode {
             Act::Drain(args) => frame::block_on(holds::drain(args)),
             Act::Resume(args) => frame::block_on(holds::resume(args)),
             Act::Holds(args) => frame::block_on(holds::list(args)),
+            Act::Gpu(act) => frame::block_on(gpus::gpu(act)),
             Act::Hold(args) => frame::block_on(jobs("hold", args)),
             Act::Release(args) => frame::block_on(jobs("release", args)),
             Act::Requeue(args) => frame::block_on(jobs("requeue", args)),
-            Act::Reserve(args) => frame::block_on(reservations::reserve(args)),
+            Act::Reserve(args) => frame::block_on(reservations::reserve(*args)),
             Act::Reservation(act) => frame::block_on(reservations::reservation(act)),
             Act::Extend(args) => frame::block_on(reservations::extend(args)),
             Act::Check(args) => frame::block_on(check(args)),

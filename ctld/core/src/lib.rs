@@ -10,6 +10,7 @@ pub mod gpu_modes;
 pub mod holds;
 pub mod lifecycle;
 pub mod mig;
+pub mod mode_change;
 pub mod plan;
 pub mod quota;
 pub mod recurrence;

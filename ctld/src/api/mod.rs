@@ -11,6 +11,7 @@ mod check;
 mod error;
 mod extract;
 mod holds;
+mod gpu_changes;
 mod jobs;
 mod node_session;
 mod nodes;
@@ -70,6 +71,8 @@ pub fn router(app: App) -> Router {
         .routes(routes!(holds::preview))
         .routes(routes!(holds::resume))
         .routes(routes!(nodes::pools))
+        .routes(routes!(gpu_changes::list, gpu_changes::change))
+        .routes(routes!(gpu_changes::cancel))
         .routes(routes!(reservations::list, reservations::reserve))
         .routes(routes!(reservations::show))
         .routes(routes!(reservations::cancel))

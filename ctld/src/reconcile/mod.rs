@@ -2,5 +2,6 @@
 
 pub mod audit;
 pub mod holds;
+pub mod modes;
 pub mod planner;
 pub mod reservations;

@@ -3,9 +3,10 @@
 //! An allocation is booked for its limit, grace and clean-up. One that is not released by then (its node is cut off) keeps
 //! its place, so that the book never says of a place in use that it is free. Where nothing follows it, its booking becomes
 //! open-ended. Where a reservation follows, the overrun takes [`EXTENSION`] at a time from the reservation's beginning, and
-//! the reservation's condition says who has it; a mode change that follows fails.
+//! the reservation's condition says who has it; a mode change that follows waits as well, and what is booked behind it.
 
 use super::StoreError;
+use super::modes::push_changes;
 use super::place::lock_nodes_amounts;
 use proto::{Condition, Reason};
 use sqlx::{PgConnection, PgPool};
@@ -99,9 +100,27 @@ async fn extend_where_free(db: &PgPool) -> Result<u64, StoreError> {
 /// Extends what is overdue on a node on which something follows, at the cost of what follows.
 async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreError> {
     let mut tx = db.begin().await?;
+<<<<<<< HEAD
+    sqlx::query!("SELECT id FROM nodes WHERE id = $1 FOR SHARE", node_id).fetch_all(&mut *tx).await?;
+    sqlx::query!("SELECT id FROM gpus WHERE node_id = $1 ORDER BY id FOR UPDATE", node_id)
+        .fetch_all(&mut *tx)
+        .await?;
+    lock_nodes_amounts(&mut tx, &[node_id]).await?;
+    let until = sqlx::query!(
+        r#"SELECT compute_now() + make_interval(secs => $1) AS "soon_at!",
+               compute_now() + make_interval(secs => $1::double precision + $2::double precision) AS "until_at!""#,
+        AHEAD_S,
+        EXTENSION_S
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let late = push_changes(&mut tx, node_id, until.soon_at, until.until_at).await?;
+    let pushed = push_reservations(&mut tx, node_id, late).await?;
+=======
     lock(&mut tx, &[node_id]).await?;
     fail_changes_in_the_way(&mut tx, node_id).await?;
     let pushed = push_reservations(&mut tx, node_id).await?;
+>>>>>>> main
     let devices = sqlx::query!(
         "UPDATE device_bookings b SET during = tstzrange(lower(b.during), compute_now() + make_interval(secs => $2::double precision + $3::double precision))
          FROM gpus g WHERE g.id = b.gpu_id AND g.node_id = $1 AND b.kind = 'allocation'
@@ -127,8 +146,12 @@ async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreErr
 }
 
 /// Moves the beginnings of what reservations have booked behind the extension: of GPUs where they follow on the same part,
-/// of the node's amounts altogether. What would have ended by then is gone.
-async fn push_reservations(tx: &mut PgConnection, node_id: i64) -> Result<Vec<i64>, StoreError> {
+/// of the node's amounts altogether. What would have ended by then is gone. `pushed` are those that lost time already.
+async fn push_reservations(
+    tx: &mut PgConnection,
+    node_id: i64,
+    mut pushed: Vec<i64>,
+) -> Result<Vec<i64>, StoreError> {
     let jobs: Vec<i64> = sqlx::query_scalar!(
         "SELECT DISTINCT t.job_id FROM node_bookings b JOIN allocations a ON a.id = b.allocation_id
          JOIN attempts t ON t.id = a.attempt_id
@@ -143,7 +166,7 @@ async fn push_reservations(tx: &mut PgConnection, node_id: i64) -> Result<Vec<i6
         Reason::Unschedulable,
         format!("job {names} has overrun its time on what is booked here"),
     );
-    let mut pushed = sqlx::query_scalar!(
+    pushed.extend(sqlx::query_scalar!(
         r#"WITH following AS (
                SELECT l.id, l.reservation_id, compute_now() + make_interval(secs => $2::double precision + $3::double precision) AS from_at, upper(l.during) AS until_at
                FROM device_bookings l JOIN gpus g ON g.id = l.gpu_id
@@ -164,7 +187,7 @@ async fn push_reservations(tx: &mut PgConnection, node_id: i64) -> Result<Vec<i6
         EXTENSION_S
     )
     .fetch_all(&mut *tx)
-    .await?;
+    .await?);
     pushed.extend(
         sqlx::query_scalar!(
             r#"WITH following AS (
@@ -197,25 +220,4 @@ async fn push_reservations(tx: &mut PgConnection, node_id: i64) -> Result<Vec<i6
     .execute(tx)
     .await?;
     Ok(pushed)
-}
-
-/// A mode change that was to begin on a GPU that is still in use is not made.
-async fn fail_changes_in_the_way(tx: &mut PgConnection, node_id: i64) -> Result<(), StoreError> {
-    let failed = sqlx::query_scalar!(
-        "SELECT DISTINCT l.change_id FROM device_bookings l JOIN gpus g ON g.id = l.gpu_id
-         WHERE g.node_id = $1 AND l.kind = 'mode_change'
-             AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
-             AND EXISTS (SELECT FROM device_bookings b WHERE b.gpu_id = l.gpu_id AND b.span && l.span
-                 AND b.kind = 'allocation' AND upper(b.during) <= lower(l.during)
-                 AND upper(b.during) <= compute_now() + make_interval(secs => $2::double precision))",
-        node_id,
-        AHEAD_S,
-        EXTENSION_S
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    for change in failed.into_iter().flatten() {
-        super::modes::end_change(tx, change, "failed").await?;
-    }
-    Ok(())
 }

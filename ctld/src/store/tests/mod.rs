@@ -3,6 +3,7 @@
 
 mod auditing;
 mod holding;
+mod modes;
 mod placing;
 mod quotas;
 mod reporting;

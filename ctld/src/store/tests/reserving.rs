@@ -7,9 +7,34 @@ use super::*;
 use proto::ErrorCode;
 use proto::api::{Begin, ExtendRequest, Repeat, RepeatEvery, Reservation, ReserveRequest};
 
-const HOUR: u64 = 3600;
+pub(super) const HOUR: u64 = 3600;
 
+<<<<<<< HEAD
+/// From here on time stands still until [`pass`].
+async fn stop_clock(db: &PgPool) {
+    sqlx::raw_sql(
+        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
+         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
+             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
+    )
+    .execute(db)
+    .await
+    .unwrap();
+}
+
+/// Seconds pass.
+pub(super) async fn pass(db: &PgPool, s: u64) {
+    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
+        .bind(s as f64)
+        .execute(db)
+        .await
+        .unwrap();
+}
+
+pub(super) async fn fleet(db: &PgPool) -> Session {
+=======
 async fn fleet(db: &PgPool) -> Session {
+>>>>>>> main
     with_pool(db).await;
     let session = node(db, "n1", 8, 2).await;
     stop_clock(db).await;
@@ -17,7 +42,7 @@ async fn fleet(db: &PgPool) -> Session {
 }
 
 /// An hour on both GPUs and four CPUs, an hour from now.
-fn later(name: &str) -> ReserveRequest {
+pub(super) fn later(name: &str) -> ReserveRequest {
     ReserveRequest {
         idempotency_key: name.into(),
         name: name.into(),
@@ -30,7 +55,7 @@ fn later(name: &str) -> ReserveRequest {
     }
 }
 
-async fn reserved(db: &PgPool, request: &ReserveRequest) -> Reservation {
+pub(super) async fn reserved(db: &PgPool, request: &ReserveRequest) -> Reservation {
     reserve(db, &caller("alice"), request).await.unwrap().reservations.remove(0)
 }
 
@@ -38,7 +63,7 @@ async fn refused(db: &PgPool, user: &str, request: &ReserveRequest) -> ApiError 
     ApiError::from(reserve(db, &caller(user), request).await.unwrap_err())
 }
 
-fn lasting(s: u64, job: Submission) -> Submission {
+pub(super) fn lasting(s: u64, job: Submission) -> Submission {
     // Less what a booking has beyond the limit: grace and clean-up.
     Submission { time_limit_s: Some(s - 90), ..job }
 }
@@ -81,7 +106,7 @@ async fn book(db: &PgPool, begun: chrono::DateTime<chrono::Utc>) -> Vec<String> 
     .unwrap()
 }
 
-async fn now(db: &PgPool) -> chrono::DateTime<chrono::Utc> {
+pub(super) async fn now(db: &PgPool) -> chrono::DateTime<chrono::Utc> {
     super::super::database_now(db).await.unwrap()
 }
 

@@ -1,0 +1,55 @@
+//! Making changes whose time has come.
+
+use super::super::StoreError;
+use sqlx::{PgConnection, PgPool};
+
+/// Carries out every change whose window has begun, of GPUs without a device behind them. Returns how many.
+pub async fn complete_due(db: &PgPool) -> Result<usize, StoreError> {
+    let mut tx = db.begin().await?;
+    let done = complete(&mut tx).await?;
+    tx.commit().await?;
+    Ok(done)
+}
+
+/// See [`complete_due`].
+pub(super) async fn complete(tx: &mut PgConnection) -> Result<usize, StoreError> {
+    let gpus = sqlx::query_scalar!(
+        "SELECT id FROM gpus g WHERE declared AND EXISTS (SELECT FROM gpu_changes c
+             WHERE c.gpu_id = g.id AND c.ended_at IS NULL AND lower(c.during) <= compute_now())
+         ORDER BY id FOR UPDATE"
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let due = sqlx::query!(
+        "SELECT id, gpu_id, mode, slots, layout FROM gpu_changes
+         WHERE gpu_id = ANY($1) AND ended_at IS NULL AND lower(during) <= compute_now()
+         ORDER BY lower(during) FOR UPDATE",
+        &gpus
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    for row in &due {
+        sqlx::query!(
+            "UPDATE gpus SET mode = $2, slots = $3, layout = $4, version = version + 1 WHERE id = $1",
+            row.gpu_id,
+            row.mode,
+            row.slots,
+            row.layout.as_deref()
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "WITH gone AS (DELETE FROM device_bookings WHERE change_id = $1 RETURNING *)
+             INSERT INTO device_bookings_history (change_id, gpu_id, span, during, atom, kind)
+             SELECT change_id, gpu_id, span, tstzrange(lower(during), LEAST(upper(during), compute_now())), atom, kind
+             FROM gone WHERE lower(during) < compute_now()",
+            row.id
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!("UPDATE gpu_changes SET state = 'done', ended_at = compute_now() WHERE id = $1", row.id)
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(due.len())
+}
