@@ -100,12 +100,7 @@ async fn extend_where_free(db: &PgPool) -> Result<u64, StoreError> {
 /// Extends what is overdue on a node on which something follows, at the cost of what follows.
 async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreError> {
     let mut tx = db.begin().await?;
-<<<<<<< HEAD
-    sqlx::query!("SELECT id FROM nodes WHERE id = $1 FOR SHARE", node_id).fetch_all(&mut *tx).await?;
-    sqlx::query!("SELECT id FROM gpus WHERE node_id = $1 ORDER BY id FOR UPDATE", node_id)
-        .fetch_all(&mut *tx)
-        .await?;
-    lock_nodes_amounts(&mut tx, &[node_id]).await?;
+    lock(&mut tx, &[node_id]).await?;
     let until = sqlx::query!(
         r#"SELECT compute_now() + make_interval(secs => $1) AS "soon_at!",
                compute_now() + make_interval(secs => $1::double precision + $2::double precision) AS "until_at!""#,
@@ -116,11 +111,6 @@ async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreErr
     .await?;
     let late = push_changes(&mut tx, node_id, until.soon_at, until.until_at).await?;
     let pushed = push_reservations(&mut tx, node_id, late).await?;
-=======
-    lock(&mut tx, &[node_id]).await?;
-    fail_changes_in_the_way(&mut tx, node_id).await?;
-    let pushed = push_reservations(&mut tx, node_id).await?;
->>>>>>> main
     let devices = sqlx::query!(
         "UPDATE device_bookings b SET during = tstzrange(lower(b.during), compute_now() + make_interval(secs => $2::double precision + $3::double precision))
          FROM gpus g WHERE g.id = b.gpu_id AND g.node_id = $1 AND b.kind = 'allocation'

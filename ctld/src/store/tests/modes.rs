@@ -3,7 +3,7 @@
 use super::super::modes::{cancel, change, complete_due, list};
 use super::super::overrun::extend_overdue;
 use super::super::reservations::{self, reserve};
-use super::reserving::{HOUR, fleet, lasting, later, now, pass, reserved};
+use super::reserving::{HOUR, fleet, lasting, later, now, reserved};
 use super::*;
 use proto::api::{Begin, GpuChange, GpuChangeRequest, ReserveRequest};
 use proto::{ErrorCode, GpuMode};

@@ -9,32 +9,7 @@ use proto::api::{Begin, ExtendRequest, Repeat, RepeatEvery, Reservation, Reserve
 
 pub(super) const HOUR: u64 = 3600;
 
-<<<<<<< HEAD
-/// From here on time stands still until [`pass`].
-async fn stop_clock(db: &PgPool) {
-    sqlx::raw_sql(
-        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
-         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
-             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
-    )
-    .execute(db)
-    .await
-    .unwrap();
-}
-
-/// Seconds pass.
-pub(super) async fn pass(db: &PgPool, s: u64) {
-    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
-        .bind(s as f64)
-        .execute(db)
-        .await
-        .unwrap();
-}
-
 pub(super) async fn fleet(db: &PgPool) -> Session {
-=======
-async fn fleet(db: &PgPool) -> Session {
->>>>>>> main
     with_pool(db).await;
     let session = node(db, "n1", 8, 2).await;
     stop_clock(db).await;
