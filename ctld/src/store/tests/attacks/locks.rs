@@ -2,7 +2,7 @@
 
 use super::super::super::act::cancel;
 use super::super::super::extend::extend;
-use super::super::super::holds::{drain, resume};
+use super::super::super::holds::{put, resume};
 use super::super::super::overrun::extend_overdue;
 use super::*;
 use proto::api::{CancelRequest, ExtendRequest};
@@ -43,13 +43,14 @@ async fn placing_releasing_reserving_draining_and_ending_never_deadlock(db: PgPo
             by_s: Some(1),
             end_at: None,
         };
+        let held = hold_of(["n1", "n2", "n1/0", "n2/1"][n % 4]);
         let cancels = CancelRequest { ids: vec![waiting.to_string()], ..CancelRequest::default() };
         // Which is polled first differs from meeting to meeting; from then on PostgreSQL decides.
         let (a, b, c, d, e, f, g, h) = tokio::join!(
             apply(&db, Scope::Pool, &planned, GRACE_S),
             record(&db, &facts),
             reserve(&db, &root, &now),
-            drain(&db, if n % 2 == 0 { "n1" } else { "n2" }, "op", "test"),
+            put(&db, &root, &held),
             cancel_reservation(&db, &root, &old.name),
             extend(&db, &root, &more, GRACE_S),
             cancel(&db, &root, &cancels),
@@ -69,9 +70,7 @@ async fn placing_releasing_reserving_draining_and_ending_never_deadlock(db: PgPo
         for fault in faults.into_iter().flatten() {
             assert!(matches!(fault, super::super::super::StoreError::Api(_)), "meeting {n}: {fault:?}");
         }
-        for node in ["n1", "n2"] {
-            resume(&db, node, "op", true).await.unwrap();
-        }
+        resume(&db, &root, &resume_of(&held.target)).await.unwrap();
         finish(&db, one, two).await;
         let _ = cancel_reservation(&db, &root, &now.name).await;
         audit(&db).await;
