@@ -5,6 +5,7 @@ mod attacks;
 mod auditing;
 mod holding;
 mod modes;
+mod overcommitting;
 mod placing;
 mod quotas;
 mod reporting;
@@ -91,6 +92,7 @@ async fn with_pool(db: &PgPool) {
         time_limit_max_s: None,
         time_limit_default_s: None,
         mem_per_cpu_default_mib: 1024,
+        ratios: Default::default(),
     };
     declare(db, &[pool]).await.unwrap();
 }
