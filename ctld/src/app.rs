@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::embedded::Embedded;
-use crate::gather::{Facts, Submissions};
+use crate::gather::{Facts, Positions, Submissions};
 use crate::metrics::Metrics;
 use crate::wake::Wakes;
 use sqlx::PgPool;
@@ -25,6 +25,8 @@ pub struct App {
     pub submissions: Submissions,
     /// Where nodes' reports are gathered and recorded in batches.
     pub facts: Facts,
+    /// Where answers learn which commits they show.
+    pub positions: Positions,
     /// Who wakes whom.
     pub wakes: Arc<Wakes>,
     /// What is counted.
@@ -41,6 +43,7 @@ impl App {
         App {
             submissions: Submissions::start(db.clone(), wakes.clone(), metrics.clone()),
             facts: Facts::start(db.clone(), wakes.clone(), metrics.clone()),
+            positions: Positions::start(db.clone()),
             db,
             config: Arc::new(config),
             embedded,

@@ -24,7 +24,7 @@
 //! | `GET /v1/node-session` | WebSocket for `noded`, see [`crate::session`] |
 //! | `GET /metrics`, `GET /v1/openapi.json` | |
 //!
-//! Every answer that is not 2xx carries [`crate::error::ErrorBody`].
+//! Every answer that is not 2xx carries [`crate::error::ErrorBody`], every other a position ([`crate::position`]).
 
 mod act;
 mod audit;

@@ -15,6 +15,7 @@ mod jobs;
 mod node_session;
 mod nodes;
 mod observe;
+mod position;
 mod reply;
 mod reservations;
 mod serve;
@@ -40,7 +41,10 @@ use utoipa_axum::routes;
     info(
         title = "Better Compute",
         description = "The controller of a Better Compute cluster. Keys are snake case with units in the name, times are \
-                       RFC 3339 in UTC, and every answer that is not a success carries an error with a stable code.",
+                       RFC 3339 in UTC, and every answer that is not a success carries an error with a stable code. A success \
+                       carries the header `bc-position`: what it shows was committed at or before that position. A request with \
+                       `bc-at-least: POSITION` is answered only by a database that has got there: it waits up to 5 s for that, \
+                       and is then refused as UNAVAILABLE.",
     ),
     tags(
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
@@ -88,6 +92,7 @@ pub fn router(app: App) -> Router {
         .layer(Extension(observe::Document(Bytes::from(document))))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn_with_state(app.clone(), position::carry))
         .layer(middleware::from_fn_with_state(app.clone(), observe::count))
         .with_state(app)
 }

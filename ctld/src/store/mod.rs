@@ -18,6 +18,7 @@ mod operations;
 pub mod overrun;
 pub mod place;
 pub mod pools;
+pub mod position;
 pub mod quotas;
 pub mod read;
 pub mod reservations;
