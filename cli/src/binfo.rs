@@ -5,9 +5,10 @@ use crate::fail::Fail;
 use crate::frame::{self, Parsed};
 use crate::out;
 use crate::table::{Column, Table, terminal_width};
+use crate::wall;
 use bytes::Bytes;
 use clap::{CommandFactory, FromArgMatches, Parser};
-use proto::api::{Connection, Drain, Node, NodeList, Pool, PoolList};
+use proto::api::{Connection, Drain, Hold, Node, NodeList, Pool, PoolList};
 use proto::duration::{Short, show_limit};
 use proto::{ErrorCode, memory};
 use std::borrow::Cow;
@@ -160,10 +161,18 @@ pub fn node_state(node: &Node) -> &'static str {
     }
 }
 
+/// A hold in a cell: what it is on where that is not the whole node, and from when on where that is to come.
+fn held(hold: &Hold) -> String {
+    let part = hold.target.strip_prefix(&hold.node).unwrap_or_default();
+    let part = if part.is_empty() { String::new() } else { format!("{}: ", part.trim_start_matches('/')) };
+    let from = if hold.in_effect { String::new() } else { format!(" from {}", wall::show(hold.from)) };
+    format!("{part}{} by {}{from}: {}", hold.kind, hold.owner, hold.reason)
+}
+
 /// The nodes' lines.
 pub fn nodes_table(nodes: &[Node]) -> Table<'_> {
     let rows = nodes.iter().map(|node| {
-        let holds = node.holds.iter().map(|hold| format!("{} by {}: {}", hold.kind, hold.owner, hold.reason));
+        let holds = node.holds.iter().map(held);
         let taken = node.gpus.iter().filter(|gpu| gpu.job.is_some()).count();
         vec![
             Cow::Borrowed(node.name.as_str()),
@@ -212,7 +221,7 @@ fn gpus_table(nodes: &[Node]) -> Table<'_> {
         node.gpus.iter().map(move |gpu| {
             let holds =
                 node.holds.iter().filter(|hold| hold.gpu.as_ref().is_none_or(|uuid| *uuid == gpu.uuid));
-            let holds = holds.map(|hold| format!("{} by {}: {}", hold.kind, hold.owner, hold.reason));
+            let holds = holds.map(held);
             vec![
                 Cow::Borrowed(node.name.as_str()),
                 own(gpu.index),
@@ -249,7 +258,8 @@ fn gpus_table(nodes: &[Node]) -> Table<'_> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use proto::api::{Gpu, Hold};
+    use proto::HoldKind;
+    use proto::api::Gpu;
 
     /// A node of 8 CPUs and two GPUs, one of them taken.
     pub fn node(name: &str) -> Node {
@@ -283,16 +293,27 @@ pub(crate) mod tests {
         }
     }
 
+    /// A drain of a node.
+    pub fn hold(node: &str) -> Hold {
+        Hold {
+            id: 1,
+            kind: HoldKind::Drain,
+            target: node.to_owned(),
+            node: node.to_owned(),
+            gpu: None,
+            atom: None,
+            owner: "op".to_owned(),
+            author: "op".to_owned(),
+            reason: "fan\tbroken".to_owned(),
+            from: "2026-11-30T14:00:00Z".parse().expect("an instant"),
+            until: None,
+            in_effect: true,
+        }
+    }
+
     /// The same, draining.
     pub fn draining(name: &str) -> Node {
-        let hold = Hold {
-            id: 1,
-            kind: "drain".to_owned(),
-            gpu: None,
-            owner: "op".to_owned(),
-            reason: "fan\tbroken".to_owned(),
-            since: "2026-11-30T14:00:00Z".parse().expect("an instant"),
-        };
+        let hold = hold(name);
         Node { eligible: false, drain: Some(Drain::Draining), holds: vec![hold], ..node(name) }
     }
 

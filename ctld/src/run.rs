@@ -43,6 +43,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tasks.spawn(reconcile::reservations::run(app.clone()));
     tasks.spawn(reconcile::modes::run(app.clone()));
     tasks.spawn(reconcile::audit::run(app.clone()));
+    tasks.spawn(reconcile::holds::run(app.clone()));
     tasks.spawn({
         let app = app.clone();
         async move { clock::keep(&app.clock, &app.db, &app.stopping).await }

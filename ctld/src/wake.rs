@@ -17,6 +17,7 @@ const COMMANDS_MAX: usize = 1024;
 pub struct Wakes {
     planner: Notify,
     reservations: Notify,
+    holds: Notify,
     modes: Notify,
     lines: Mutex<HashMap<i64, Line>>,
     ended: broadcast::Sender<i64>,
@@ -40,6 +41,7 @@ impl Default for Wakes {
         Wakes {
             planner: Notify::new(),
             reservations: Notify::new(),
+            holds: Notify::new(),
             modes: Notify::new(),
             lines: Mutex::default(),
             ended: broadcast::channel(ENDED_QUEUE).0,
@@ -76,6 +78,16 @@ impl Wakes {
     /// Returns when somebody called [`Wakes::reservations`] since the last return.
     pub async fn reservations_woken(&self) {
         self.reservations.notified().await;
+    }
+
+    /// A hold was put or lifted: the next beginning or end may be another.
+    pub fn holds(&self) {
+        self.holds.notify_one();
+    }
+
+    /// Returns when somebody called [`Wakes::holds`] since the last return.
+    pub async fn holds_woken(&self) {
+        self.holds.notified().await;
     }
 
     /// The targets of these nodes changed.

@@ -15,7 +15,10 @@
 //! | `POST /v1/jobs/cancel` | [`CancelRequest`] → [`ActResults`] |
 //! | `POST /v1/jobs/{hold,release,requeue}` | [`ActRequest`] → [`ActResults`] |
 //! | `GET /v1/nodes`, `GET /v1/nodes/{name}` | → [`NodeList`] |
-//! | `POST /v1/nodes/{name}/{drain,resume}` | [`DrainRequest`] / [`ResumeRequest`] → [`NodeList`] |
+//! | `GET /v1/holds?target=` | → [`HoldList`] |
+//! | `POST /v1/holds` | [`HoldRequest`] → [`HoldList`]: the one hold that stands now |
+//! | `POST /v1/holds/preview` | [`HoldRequest`] → [`HoldImpact`]; changes nothing |
+//! | `POST /v1/holds/resume` | [`ResumeRequest`] → [`HoldList`]: what was lifted |
 //! | `GET /v1/gpus/changes`, `POST /v1/gpus/changes` | [`GpuChangeRequest`] → [`GpuChangeList`] / [`GpuChangeAnswer`] |
 //! | `POST /v1/gpus/changes/{id}/cancel` | → [`GpuChangeList`] |
 //! | `GET /v1/pools` | → [`PoolList`] |
@@ -29,6 +32,7 @@
 mod act;
 mod audit;
 mod gpu_changes;
+mod holds;
 mod jobs;
 mod nodes;
 mod reservations;
@@ -37,6 +41,7 @@ mod submission;
 pub use act::*;
 pub use audit::*;
 pub use gpu_changes::*;
+pub use holds::*;
 pub use jobs::*;
 pub use nodes::*;
 pub use reservations::*;

@@ -1,6 +1,7 @@
 //! The flags and subcommands of `bctl`, defined once.
 
 use super::gpus::GpuAct;
+use super::holds::args::{DrainArgs, HoldsArgs, ResumeArgs};
 use super::reservations::args::{ExtendArgs, ReservationAct, ReserveArgs};
 use crate::up::{Down, Up};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -29,10 +30,12 @@ pub enum Act {
     /// Set GPUs to other modes
     #[command(subcommand)]
     Gpu(GpuAct),
-    /// Let nodes take no new work; what runs there goes on
+    /// Let nodes, GPUs or parts of GPUs take no new work; what runs there goes on
     Drain(DrainArgs),
-    /// Let nodes take work again
+    /// Let them take work again
     Resume(ResumeArgs),
+    /// List what takes no new work, and why
+    Holds(HoldsArgs),
     /// Keep pending jobs from starting
     Hold(JobsArgs),
     /// Let held jobs start
@@ -85,34 +88,6 @@ pub struct NodeShowArgs {
     #[arg(value_name = "NODE")]
     pub node: String,
     /// Print JSON as the controller gives it
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bctl drain`
-#[derive(Args, Debug)]
-pub struct DrainArgs {
-    /// The nodes
-    #[arg(value_name = "NODE", required = true)]
-    pub nodes: Vec<String>,
-    /// Why; shown to everybody who looks at the node
-    #[arg(short = 'r', long, value_name = "TEXT", required = true)]
-    pub reason: String,
-    /// Print the nodes as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bctl resume`
-#[derive(Args, Debug)]
-pub struct ResumeArgs {
-    /// The nodes
-    #[arg(value_name = "NODE", required = true)]
-    pub nodes: Vec<String>,
-    /// Lift what others put on the node too, not only one's own drain
-    #[arg(long)]
-    pub all: bool,
-    /// Print the nodes as JSON
     #[arg(long)]
     pub json: bool,
 }

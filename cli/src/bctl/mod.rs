@@ -6,6 +6,7 @@ pub mod args;
 mod audit;
 mod gpu_name;
 pub mod gpus;
+pub mod holds;
 mod nodes;
 pub mod reservations;
 
@@ -33,9 +34,10 @@ pub fn main() -> ExitCode {
         let args = BctlArgs::from_arg_matches(&matches).map_err(|e| frame::usage(NAME, &e))?;
         match args.act {
             Act::Node(act) => frame::block_on(nodes::node(act)),
+            Act::Drain(args) => frame::block_on(holds::drain(args)),
+            Act::Resume(args) => frame::block_on(holds::resume(args)),
+            Act::Holds(args) => frame::block_on(holds::list(args)),
             Act::Gpu(act) => frame::block_on(gpus::gpu(act)),
-            Act::Drain(args) => frame::block_on(nodes::drain(args)),
-            Act::Resume(args) => frame::block_on(nodes::resume(args)),
             Act::Hold(args) => frame::block_on(jobs("hold", args)),
             Act::Release(args) => frame::block_on(jobs("release", args)),
             Act::Requeue(args) => frame::block_on(jobs("requeue", args)),

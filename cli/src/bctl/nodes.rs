@@ -1,17 +1,15 @@
-//! `bctl node`, `drain` and `resume`.
+//! `bctl node`.
 
-use super::NAME;
-use super::args::{DrainArgs, NodeAct, NodeListArgs, NodeShowArgs, ResumeArgs};
+use super::args::{NodeAct, NodeListArgs, NodeShowArgs};
+use super::holds::described;
 use crate::binfo::{node_state, nodes_table};
-use crate::client::{Client, decode, encode, escape};
-use crate::fail::{Fail, say};
+use crate::client::{Client, decode, escape};
+use crate::fail::Fail;
 use crate::out;
 use crate::table::{Column, Table, terminal_width};
 use crate::text::visible;
-use crate::wall;
-use proto::api::{DrainRequest, Node, NodeList, ResumeRequest};
+use proto::api::{Node, NodeList};
 use proto::memory;
-use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -30,7 +28,7 @@ pub async fn node(act: NodeAct) -> Result<ExitCode, Fail> {
             }
         }
         NodeAct::Show(NodeShowArgs { node, json }) => {
-            let body = client.get(&path(&node, "")?).await?;
+            let body = client.get(&path(&node)?).await?;
             if json {
                 out::write_json(&body)?;
             } else {
@@ -42,55 +40,12 @@ pub async fn node(act: NodeAct) -> Result<ExitCode, Fail> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Drains nodes.
-pub async fn drain(args: DrainArgs) -> Result<ExitCode, Fail> {
-    if args.reason.trim().is_empty() {
-        return Err(Fail::usage("--reason is empty").hint("say why, for whoever finds the node draining"));
-    }
-    act(&args.nodes, "/drain", &DrainRequest { reason: args.reason }, args.json).await
-}
-
-/// Resumes nodes.
-pub async fn resume(args: ResumeArgs) -> Result<ExitCode, Fail> {
-    act(&args.nodes, "/resume", &ResumeRequest { all: args.all }, args.json).await
-}
-
-/// Does the same to each node; one that is refused does not keep the others from it.
-async fn act(nodes: &[String], what: &str, body: &impl Serialize, json: bool) -> Result<ExitCode, Fail> {
-    let mut client = Client::find()?;
-    let mut done = NodeList::default();
-    let mut first_failure = None;
-    for node in nodes {
-        let answer = match path(node, what) {
-            Ok(path) => client.post(&path, body).await,
-            Err(fail) => Err(fail),
-        };
-        match answer {
-            Ok(body) => done.nodes.append(&mut decode::<NodeList>(&body)?.nodes),
-            // With one node the failure is the command's own.
-            Err(fail) if nodes.len() == 1 => return Err(fail),
-            Err(fail) => {
-                fail.report(NAME, false);
-                first_failure.get_or_insert(fail.exit_code());
-            }
-        }
-    }
-    if json {
-        out::write_json(&encode(&done)?)?;
-    } else {
-        for node in &done.nodes {
-            say(NAME, "", &format!("node {} is {}", node.name, node_state(node)));
-        }
-    }
-    Ok(ExitCode::from(first_failure.unwrap_or(0)))
-}
-
-fn path(node: &str, what: &str) -> Result<String, Fail> {
+fn path(node: &str) -> Result<String, Fail> {
     match node {
         "" | "." | ".." => {
             Err(Fail::usage(format!("{node:?} is no node's name")).hint("`bctl node list` lists them"))
         }
-        node => Ok(format!("/v1/nodes/{}{what}", escape(node))),
+        node => Ok(format!("/v1/nodes/{}", escape(node))),
     }
 }
 
@@ -108,17 +63,9 @@ fn record(node: &Node) -> String {
     line("State", node_state(node));
     line("Takes work", if node.eligible { "yes" } else { "no" });
     for hold in &node.holds {
-        let gpu = hold.gpu.as_ref().map_or(String::new(), |gpu| format!(" of GPU {gpu}"));
-        line(
-            "Hold",
-            &format!(
-                "{}{gpu} by {} since {}: {}",
-                hold.kind,
-                hold.owner,
-                wall::show(hold.since),
-                hold.reason
-            ),
-        );
+        let part = hold.target.strip_prefix(&node.name).filter(|part| !part.is_empty());
+        let of = part.map_or(String::new(), |part| format!("{}: ", part.trim_start_matches('/')));
+        line("Hold", &format!("{of}{}", described(hold)));
     }
     line("Last seen", &node.last_seen_s.map(|s| format!("{s:.1} s ago")).unwrap_or_default());
     line("Version", node.version.as_deref().unwrap_or_default());
@@ -190,9 +137,9 @@ mod tests {
 
     #[test]
     fn a_nodes_name_is_one_part_of_a_path() {
-        assert_eq!(path("a/../b", "/drain").unwrap(), "/v1/nodes/a%2F..%2Fb/drain");
+        assert_eq!(path("a/../b").unwrap(), "/v1/nodes/a%2F..%2Fb");
         for name in ["", ".", ".."] {
-            assert_eq!(path(name, "").unwrap_err().exit_code(), 2);
+            assert_eq!(path(name).unwrap_err().exit_code(), 2);
         }
     }
 }

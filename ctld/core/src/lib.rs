@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod atom;
 pub mod gpu_modes;
+pub mod holds;
 pub mod lifecycle;
 pub mod mig;
 pub mod mode_change;

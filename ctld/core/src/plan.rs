@@ -28,6 +28,8 @@ pub struct NodeFree {
     pub amounts: Amounts,
     /// For how long it may be used, microseconds from now; `None` is without end. A reservation ends.
     pub until_us: Option<i64>,
+    /// When a maintenance of it begins, microseconds from now: what begins before must be over by then.
+    pub maintenance_us: Option<i64>,
     /// GPUs that nobody has now, in the order of their ids.
     pub gpus_free: Vec<GpuFree>,
     /// Every GPU's model, free or not.
@@ -291,6 +293,16 @@ fn checks_on(node: &NodeFree, shape: &Shape) -> Vec<Check> {
         let left = seconds(node.until_us.unwrap_or(i64::MAX));
         failed.push(check("seconds", seconds(asked), left, left));
     }
+    if !long_enough(node.maintenance_us, shape.lasts_us) {
+        let asked = shape.lasts_us.map_or(i64::MAX, |us| i64::try_from(us).unwrap_or(i64::MAX)) / 1_000_000;
+        // After the maintenance there is as much time as anybody asks for.
+        failed.push(check(
+            BEFORE_MAINTENANCE,
+            asked,
+            node.maintenance_us.unwrap_or(i64::MAX) / 1_000_000,
+            asked,
+        ));
+    }
     let free = node.gpus_free.iter().filter(|gpu| wanted(gpu, shape)).count() as i64;
     let total = node
         .gpu_models
@@ -305,6 +317,9 @@ fn checks_on(node: &NodeFree, shape: &Shape) -> Vec<Check> {
     }
     failed
 }
+
+/// What a check of the time before a maintenance is of.
+const BEFORE_MAINTENANCE: &str = "seconds_before_maintenance";
 
 /// The most nodes whose checks a condition carries: enough to see what is wrong, small enough to store a thousand times.
 const NODES_IN_CONDITION: usize = 8;
@@ -331,6 +346,12 @@ fn unschedulable(nodes: &[NodeFree], shape: &Shape, fitting: usize) -> Condition
         format!("asks for {wanted} nodes at once with {}; {fitting} fit it now", asks(shape))
     } else {
         match failing.first().and_then(|checks| checks.first()) {
+            Some(c) if c.resource == BEFORE_MAINTENANCE => format!(
+                "may last {} with its grace; {} is under maintenance in {}",
+                show_limit((c.asked < i64::MAX / 1_000_000).then_some(c.asked.unsigned_abs())),
+                c.place,
+                show_limit(Some(c.free.unsigned_abs()))
+            ),
             Some(c) => {
                 let later = booked_later(&pool, shape).unwrap_or_default();
                 format!(

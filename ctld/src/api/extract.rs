@@ -113,7 +113,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::api::{DrainRequest, SubmissionBatch};
+    use proto::api::{HoldRequest, SubmissionBatch};
 
     #[test]
     fn what_is_wrong_in_a_body_is_named_with_its_place() {
@@ -121,10 +121,12 @@ mod tests {
         let error = parse::<SubmissionBatch>(body).err().unwrap();
         assert_eq!(error.code, ErrorCode::InvalidArgument);
         assert!(error.message.contains("jobs[0].cpuz") && error.message.contains("unknown field"), "{error}");
-        let error = parse::<DrainRequest>(b"{}").err().unwrap();
+        let error = parse::<HoldRequest>(br#"{"idempotency_key": "k", "target": "n1"}"#).err().unwrap();
         assert!(error.message.contains("missing field `reason`"), "{error}");
-        let error = parse::<DrainRequest>(br#"{"reason": "a"} {"#).err().unwrap();
+        let error = parse::<HoldRequest>(br#"{"idempotency_key": "k", "target": "n1", "reason": "a"} {"#)
+            .err()
+            .unwrap();
         assert!(error.message.contains("goes on after"), "{error}");
-        assert!(parse::<DrainRequest>(b"{\"reason\": \"a").is_err());
+        assert!(parse::<HoldRequest>(b"{\"reason\": \"a").is_err());
     }
 }

@@ -11,6 +11,7 @@ mod check;
 mod error;
 mod extract;
 mod gpu_changes;
+mod holds;
 mod jobs;
 mod node_session;
 mod nodes;
@@ -48,7 +49,7 @@ use utoipa_axum::routes;
     ),
     tags(
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
-        (name = "nodes", description = "Nodes and pools"),
+        (name = "nodes", description = "Nodes and pools, and what takes no new work"),
         (name = "reservations", description = "Capacity booked ahead, and more time for what is booked"),
         (name = "controller", description = "The controller itself"),
     )
@@ -70,8 +71,9 @@ pub fn router(app: App) -> Router {
         .routes(routes!(wait::wait))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show))
-        .routes(routes!(nodes::drain))
-        .routes(routes!(nodes::resume))
+        .routes(routes!(holds::list, holds::put))
+        .routes(routes!(holds::preview))
+        .routes(routes!(holds::resume))
         .routes(routes!(nodes::pools))
         .routes(routes!(gpu_changes::list, gpu_changes::change))
         .routes(routes!(gpu_changes::cancel))

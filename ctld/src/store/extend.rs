@@ -3,12 +3,15 @@
 //! The bookings are lengthened and the book decides: its exclusion constraint for GPUs, the peak under the nodes' locks for
 //! amounts. A refusal names what is in the way and from when on, and changes nothing.
 
+use super::holds::{span_of, standing};
 use super::operations::Operation;
 use super::place::{booked_for_us, lock_nodes_amounts};
 use super::{StoreError, pools};
 use crate::app::Caller;
 use chrono::{DateTime, TimeDelta, Utc};
 use ctld_core::admission::TIME_LIMIT_MAX_S;
+use ctld_core::span::Span;
+use ctld_core::timeline::During;
 use proto::api::{ExtendRequest, Extended};
 use proto::{ApiError, ErrorCode};
 use sqlx::{Acquire, PgConnection, PgPool};
@@ -123,7 +126,7 @@ async fn extend_job(
     let allocations: Vec<i64> = live.iter().map(|row| row.allocation_id).collect();
     let ends: Vec<DateTime<Utc>> = live.iter().map(|row| row.new_end_at).collect();
     let latest = ends.iter().copied().max();
-    refuse_maintenance(tx, &nodes, latest).await?;
+    refuse_maintenance(tx, &nodes, &allocations, None, latest).await?;
     lock_nodes_amounts(tx, &nodes).await?;
     if let Some(row) = live.iter().find(|row| row.reservation_id.is_some()) {
         make_room_in_reservation(tx, row.reservation_id.unwrap_or_default(), &allocations, &ends).await?;
@@ -239,7 +242,7 @@ async fn extend_reservation(
     )
     .fetch_all(&mut *tx)
     .await?;
-    refuse_maintenance(tx, &nodes, Some(end_at)).await?;
+    refuse_maintenance(tx, &nodes, &[], Some(row.id), Some(end_at)).await?;
     lock_nodes_amounts(tx, &nodes).await?;
     sqlx::query!(
         "UPDATE node_bookings SET during = tstzrange(lower(during), $2)
@@ -360,34 +363,49 @@ async fn refuse_over_amounts(
     Ok(())
 }
 
-/// Work may not run into a maintenance of its node.
+/// Work may not be made to run into a maintenance of its nodes or its GPUs: those of these allocations and this reservation.
 async fn refuse_maintenance(
     tx: &mut PgConnection,
     nodes: &[i64],
+    allocations: &[i64],
+    reservation_id: Option<i64>,
     end_at: Option<DateTime<Utc>>,
 ) -> Result<(), StoreError> {
     let Some(end_at) = end_at else { return Ok(()) };
+    let parts = sqlx::query!(
+        r#"SELECT DISTINCT g.node_id, d.gpu_id, d.span FROM device_bookings d JOIN gpus g ON g.id = d.gpu_id
+           WHERE d.allocation_id = ANY($1) OR d.reservation_id = $2"#,
+        allocations,
+        reservation_id
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let gpus: Vec<i64> = parts.iter().map(|part| part.gpu_id).collect();
     sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", nodes)
         .fetch_all(&mut *tx)
         .await?;
-    let hold = sqlx::query!(
-        r#"SELECT n.name, h.reason, lower(h.during) AS "from_at!" FROM holds h JOIN nodes n ON n.id = h.node_id
-           WHERE h.node_id = ANY($1) AND h.closed_at IS NULL AND h.kind = 'maintenance'
-               AND h.during && tstzrange(compute_now(), $2) LIMIT 1"#,
-        nodes,
-        end_at
-    )
-    .fetch_optional(tx)
-    .await?;
-    match hold {
-        Some(hold) => Err(conflict(format!(
-            "node {} is under maintenance from {} on: {}",
-            hold.name,
-            shown(hold.from_at),
-            hold.reason
-        ))),
-        None => Ok(()),
+    sqlx::query!("SELECT id FROM gpus WHERE id = ANY($1) ORDER BY id FOR SHARE", &gpus)
+        .fetch_all(&mut *tx)
+        .await?;
+    let held = standing(tx, nodes).await?;
+    let now = sqlx::query_scalar!(r#"SELECT compute_now() AS "now!""#).fetch_one(&mut *tx).await?;
+    let Some(work) = During::new(0, Some((end_at - now).num_microseconds().unwrap_or(i64::MAX))) else {
+        return Ok(());
+    };
+    for (node_id, holds) in held {
+        let parts = parts.iter().filter(|part| part.node_id == node_id);
+        let parts = parts.map(|part| (part.gpu_id, span_of(&part.span).unwrap_or(Span::ALL)));
+        let Some(hold) = holds.against_longer(parts, work) else { continue };
+        let node =
+            sqlx::query_scalar!("SELECT name FROM nodes WHERE id = $1", node_id).fetch_one(&mut *tx).await?;
+        let what = if hold.part.is_some() { "a GPU of " } else { "" };
+        let from = now + TimeDelta::microseconds(hold.during.start().max(0));
+        let message = format!("{what}node {node} is under maintenance from {} on", shown(from));
+        return Err(ApiError::new(ErrorCode::Conflict, message)
+            .hint(format!("`bctl holds {node}` says why and until when"))
+            .into());
     }
+    Ok(())
 }
 
 fn shown(at: DateTime<Utc>) -> String {

@@ -23,6 +23,7 @@ pub mod quotas;
 pub mod read;
 pub mod reservations;
 pub mod snapshot;
+mod steps;
 pub mod submit;
 
 #[cfg(test)]

@@ -9,12 +9,18 @@
 //! against its own, and the node's counters, which hold the whole reservation, stay as they are.
 
 use super::books::books;
+use super::holds::standing;
 use super::reservations::carve::carve;
+use super::steps::reached;
 use super::{StoreError, index_set};
-use ctld_core::plan::{Amount, Amounts, Placement};
+use ctld_core::holds::Holds;
+use ctld_core::plan::{Amount, Amounts, Placement, Share};
+use ctld_core::span::Span;
+use ctld_core::timeline::During;
 use proto::IndexSet;
 use sqlx::{PgConnection, PgPool};
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 
 /// Seconds a booking lasts beyond limit and grace: what the node may need to clean up. A booking that is overrun all the
 /// same becomes open-ended, see [`extend_overdue`].
@@ -66,9 +72,12 @@ pub async fn apply(
     grace_s: u32,
 ) -> Result<Applied, StoreError> {
     let mut tx = db.begin().await?;
+    reached("place: begun").await;
     // 1. What still holds of jobs, nodes and GPUs, under their locks.
     let mut standing = still_pending(&mut tx, scope, placements, grace_s).await?;
+    reached("place: jobs locked").await;
     standing = still_eligible(&mut tx, standing).await?;
+    reached("place: holds read").await;
     // 2. What fits the nodes' amounts, and the book; each try under a savepoint.
     let mut applied = Applied::default();
     for _ in 0..TRIES {
@@ -97,6 +106,7 @@ pub async fn apply(
         savepoint.rollback().await?;
         standing = fitting.into_iter().filter(|p| !taken.contains(&(p.job_id, p.task))).collect();
     }
+    reached("place: booked").await;
     tx.commit().await?;
     applied.conflicts = placements.len() - applied.placed;
     Ok(applied)
@@ -139,7 +149,8 @@ async fn still_pending<'a>(
         .collect())
 }
 
-/// Locks nodes and GPUs against holds and keeps the placements all of whose nodes and GPUs take work.
+/// Locks nodes and GPUs against holds and keeps the placements all of whose nodes and GPUs take work for as long as they
+/// last.
 async fn still_eligible<'a>(
     tx: &mut PgConnection,
     placements: Vec<&'a Placement>,
@@ -162,19 +173,26 @@ async fn still_eligible<'a>(
             "SELECT id FROM gpus WHERE id = ANY($1) AND eligible AND present AND mode = 'whole' ORDER BY id FOR SHARE",
             &gpu_ids
         )
-        .fetch_all(tx)
+        .fetch_all(&mut *tx)
         .await?
         .into_iter()
         .collect()
     };
-    Ok(placements
-        .into_iter()
-        .filter(|p| {
-            p.shares
-                .iter()
-                .all(|s| nodes.contains(&s.node_id) && s.gpu_ids.iter().all(|id| gpus.contains(id)))
-        })
-        .collect())
+    // Read after the locks are held: whoever put a hold before has committed. One that begins later is no flag yet.
+    let held = standing(tx, &node_ids).await?;
+    let takes_work = |placement: &Placement, share: &Share| {
+        nodes.contains(&share.node_id)
+            && share.gpu_ids.iter().all(|id| gpus.contains(id))
+            && held.get(&share.node_id).is_none_or(|holds| !refused(holds, share, placement.lasts_us))
+    };
+    Ok(placements.into_iter().filter(|p| p.shares.iter().all(|share| takes_work(p, share))).collect())
+}
+
+/// Whether a hold refuses a share that begins now and lasts so long.
+fn refused(holds: &Holds, share: &Share, lasts_us: Option<u64>) -> bool {
+    let work = During::lasting(0, lasts_us.and_then(NonZeroU64::new));
+    holds.on_node(work).is_some()
+        || share.gpu_ids.iter().any(|id| holds.on_part(*id, Span::ALL, work).is_some())
 }
 
 /// Locks the nodes' amounts and keeps, in order, the placements that fit them: now, and over what is booked for later.

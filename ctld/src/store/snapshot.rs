@@ -1,12 +1,17 @@
 //! What the planner looks at: what is free on the nodes that take work, and the queue in its order, a page at a time.
 
 use super::books::books;
+use super::holds::standing;
 use super::place::{Scope, booked_for_us};
 use super::{StoreError, index_set};
+use ctld_core::holds::Holds;
 use ctld_core::plan::{Amount, Amounts, GpuFree, NodeFree, Request, Shape, why_not};
+use ctld_core::span::Span;
+use ctld_core::timeline::During;
 use proto::JobRef;
 use sqlx::PgPool;
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 
 /// Where a page of the queue ends: the next begins behind it.
 #[derive(Clone, Copy, Debug)]
@@ -54,14 +59,30 @@ pub async fn queues_with_work(db: &PgPool) -> Result<Vec<Queue>, StoreError> {
 
 /// What this queue's jobs may take now.
 pub async fn free(db: &PgPool, queue: Queue) -> Result<Vec<NodeFree>, StoreError> {
-    match queue.scope {
-        Scope::Pool => nodes_free(db, queue.pool_id).await,
-        Scope::Reservation(id) => reserved_free(db, queue.pool_id, id).await,
+    let mut nodes = match queue.scope {
+        Scope::Pool => nodes_free(db, queue.pool_id).await?,
+        Scope::Reservation(id) => reserved_free(db, queue.pool_id, id).await?,
+    };
+    let ids: Vec<i64> = nodes.iter().map(|node| node.id).collect();
+    let held = standing(&mut *db.acquire().await?, &ids).await?;
+    nodes.retain_mut(|node| held.get(&node.id).is_none_or(|holds| leave_out(node, holds)));
+    Ok(nodes)
+}
+
+/// Takes what is held out of what is free, and says until when the rest is. `false`: the whole node takes no work.
+fn leave_out(node: &mut NodeFree, holds: &Holds) -> bool {
+    let begins = During::lasting(0, NonZeroU64::new(1));
+    node.maintenance_us = holds.node_until(0);
+    node.gpus_free.retain(|gpu| holds.on_part(gpu.id, Span::ALL, begins).is_none());
+    for gpu in &mut node.gpus_free {
+        let held_us = holds.part_until(gpu.id, Span::ALL, 0);
+        gpu.until_us = gpu.until_us.into_iter().chain(held_us).min();
     }
+    holds.on_node(begins).is_none()
 }
 
 /// What is free on the nodes of a pool that take work now and have a session, and for how long.
-pub async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, StoreError> {
+async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT n.id, n.name,
                floor(c.allocatable * c.ratio)::bigint AS "cpus!", c.allocated AS cpus_allocated,
@@ -94,6 +115,7 @@ pub async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, Stor
                 pool_id,
                 amounts: amounts.with_book(books.remove(&row.id).unwrap_or_default()),
                 until_us: None,
+                maintenance_us: None,
                 gpus_free: Vec::new(),
                 gpu_models: Vec::new(),
             }
@@ -157,6 +179,7 @@ async fn reserved_free(db: &PgPool, pool_id: i32, reservation_id: i64) -> Result
                     amount(row.disk_mib, row.disk_inside),
                 ),
                 until_us: Some(row.until_us),
+                maintenance_us: None,
                 gpus_free: Vec::new(),
                 gpu_models: Vec::new(),
             }

@@ -1,6 +1,6 @@
 //! Nodes and pools, and the controller's own health.
 
-use chrono::{DateTime, Utc};
+use super::Hold;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -30,7 +30,7 @@ pub struct Node {
     pub eligible: bool,
     /// Draining (jobs still there) or drained (none), when a hold says so.
     pub drain: Option<Drain>,
-    /// Open holds on the node or its GPUs.
+    /// Open holds on the node, its GPUs or parts of them; those to come among them.
     pub holds: Vec<Hold>,
     /// CPUs it may give to jobs.
     pub cpus: u32,
@@ -72,23 +72,6 @@ pub enum Drain {
     Drained,
 }
 
-/// Why a node, GPU or atom takes no new work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Hold {
-    /// Its id.
-    pub id: i64,
-    /// What kind: `drain`, `unreachable`, …
-    pub kind: String,
-    /// The GPU held, by UUID; absent is the whole node.
-    pub gpu: Option<String>,
-    /// Who put it.
-    pub owner: String,
-    /// Why.
-    pub reason: String,
-    /// Since when.
-    pub since: DateTime<Utc>,
-}
-
 /// A physical GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
@@ -102,27 +85,10 @@ pub struct Gpu {
     pub mem_mib: u64,
     /// How it is shared: `whole`, `mig`, `timeslice`, `mps`.
     pub mode: String,
-    /// Whether it takes new work.
+    /// Whether it takes new work: no hold on it now, nor on a part of it while it is given whole.
     pub eligible: bool,
     /// The job that has it now.
     pub job: Option<String>,
-}
-
-/// A drain.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DrainRequest {
-    /// Why; shown to everybody who looks.
-    pub reason: String,
-}
-
-/// The end of a drain.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResumeRequest {
-    /// Lift other owners' holds too.
-    #[serde(default)]
-    pub all: bool,
 }
 
 /// Pools.

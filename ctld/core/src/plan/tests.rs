@@ -12,6 +12,7 @@ fn node(id: i64, cpus: i64, mem: i64, gpus: &[&str]) -> NodeFree {
             Amount::default(),
         ),
         until_us: None,
+        maintenance_us: None,
         gpus_free: gpus
             .iter()
             .enumerate()

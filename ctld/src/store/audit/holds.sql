@@ -3,7 +3,7 @@
 WITH slack AS (
     SELECT CASE WHEN EXISTS (SELECT FROM compute_sim_clock) THEN interval '0' ELSE interval '1 min' END AS slack
 ), kept AS (
-    SELECT h.id, h.node_id, h.gpu_id, h.atom, h.kind, greatest(h.opened_at, lower(h.during)) AS from_at,
+    SELECT h.id, h.node_id, h.gpu_id, h.span, h.kind, greatest(h.opened_at, lower(h.during)) AS from_at,
         least(h.closed_at, upper(h.during)) AS until_at
     FROM holds h WHERE NOT isempty(h.during)
 )
@@ -18,7 +18,7 @@ UNION ALL
 SELECT format('job %s task %s', t.job_id, t.task),
     format('placed at %s on GPU %s, under hold %s (%s) since %s', t.placed_at, b.gpu_id, k.id, k.kind, k.from_at)
 FROM kept k CROSS JOIN slack s
-JOIN device_bookings b ON b.gpu_id = k.gpu_id AND (k.atom IS NULL OR b.atom = k.atom OR b.atom = 'gpu')
+JOIN device_bookings b ON b.gpu_id = k.gpu_id AND b.span && k.span
 JOIN allocations a ON a.id = b.allocation_id
 JOIN attempts t ON t.id = a.attempt_id
 WHERE k.gpu_id IS NOT NULL AND t.placed_at > k.from_at + s.slack AND (k.until_at IS NULL OR t.placed_at < k.until_at)

@@ -32,6 +32,6 @@ use crate::store::StoreError;
 use sqlx::{PgPool, Postgres, Transaction};
 
 /// A read-only look at one state of the database.
-async fn snapshot(db: &PgPool) -> Result<Transaction<'static, Postgres>, StoreError> {
+pub(super) async fn snapshot(db: &PgPool) -> Result<Transaction<'static, Postgres>, StoreError> {
     Ok(db.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?)
 }

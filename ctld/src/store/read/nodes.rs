@@ -1,10 +1,10 @@
 //! Nodes: what each has, what is booked of it, what holds it, and which jobs are there.
 
 use super::snapshot;
+use crate::store::holds::of_nodes;
 use crate::store::{StoreError, row_error};
-use chrono::{DateTime, Utc};
 use proto::api::{Connection, Drain, Gpu, Hold, Node, NodeList};
-use proto::{ApiError, ErrorCode};
+use proto::{ApiError, ErrorCode, HoldKind};
 use sqlx::{PgConnection, PgPool};
 use std::collections::HashMap;
 
@@ -77,17 +77,18 @@ async fn look_at(db: &mut PgConnection, name: Option<&str>) -> Result<Vec<Node>,
     .await?;
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
     let mut gpus = gpus(db, &ids).await?;
-    let mut holds = holds(db, &ids).await?;
+    let mut holds = of_nodes(db, &ids).await?;
     rows.into_iter()
         .map(|row| {
-            let (gpus, holds) = (gpus.remove(&row.id), holds.remove(&row.id));
+            let (gpus, holds) = (gpus.remove(&row.id), holds.remove(&row.name));
             node_of(row, gpus.unwrap_or_default(), holds.unwrap_or_default())
         })
         .collect()
 }
 
 fn node_of(row: NodeRow, gpus: Vec<Gpu>, holds: Vec<Hold>) -> Result<Node, StoreError> {
-    let draining = holds.iter().any(|hold| hold.kind == "drain" && hold.gpu.is_none());
+    let empties = |hold: &Hold| matches!(hold.kind, HoldKind::Drain | HoldKind::Maintenance);
+    let draining = holds.iter().any(|hold| empties(hold) && hold.gpu.is_none() && hold.in_effect);
     Ok(Node {
         connection: match row.connection.as_str() {
             "connected" => Connection::Connected,
@@ -121,7 +122,9 @@ fn amount(resource: &str, value: i64) -> Result<u32, StoreError> {
 /// The GPUs present on these nodes, by node, each with the job that has it now.
 async fn gpus(db: &mut PgConnection, nodes: &[i64]) -> Result<HashMap<i64, Vec<Gpu>>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT g.node_id, g.uuid, g.index, g.model, g.mem_mib, g.mode, g.eligible, b.job AS "job?"
+        r#"SELECT g.node_id, g.uuid, g.index, g.model, g.mem_mib, g.mode,
+               g.eligible AND NOT (g.mode = 'whole' AND EXISTS (SELECT FROM holds h
+                   WHERE h.gpu_id = g.id AND h.closed_at IS NULL AND hold_in_effect(h))) AS "eligible!", b.job AS "job?"
            FROM gpus g
            LEFT JOIN LATERAL (
                SELECT CASE WHEN j.is_array THEN j.id || '_' || a.task ELSE j.id::text END AS job
@@ -145,41 +148,6 @@ async fn gpus(db: &mut PgConnection, nodes: &[i64]) -> Result<HashMap<i64, Vec<G
             mode: row.mode,
             eligible: row.eligible,
             job: row.job,
-        });
-    }
-    Ok(by_node)
-}
-
-/// The open holds on these nodes and their GPUs, by node, oldest first.
-async fn holds(db: &mut PgConnection, nodes: &[i64]) -> Result<HashMap<i64, Vec<Hold>>, StoreError> {
-    struct Row {
-        node_id: i64,
-        id: i64,
-        kind: String,
-        gpu: Option<String>,
-        owner: String,
-        reason: String,
-        opened_at: DateTime<Utc>,
-    }
-    let rows = sqlx::query_as!(
-        Row,
-        r#"SELECT h.node_id, h.id, h.kind, g.uuid AS "gpu?", h.owner, h.reason, h.opened_at
-           FROM holds h LEFT JOIN gpus g ON g.id = h.gpu_id
-           WHERE h.node_id = ANY ($1) AND h.closed_at IS NULL
-           ORDER BY h.node_id, h.opened_at, h.id"#,
-        nodes
-    )
-    .fetch_all(db)
-    .await?;
-    let mut by_node: HashMap<i64, Vec<Hold>> = HashMap::new();
-    for row in rows {
-        by_node.entry(row.node_id).or_default().push(Hold {
-            id: row.id,
-            kind: row.kind,
-            gpu: row.gpu,
-            owner: row.owner,
-            reason: row.reason,
-            since: row.opened_at,
         });
     }
     Ok(by_node)

@@ -2,9 +2,13 @@
 
 use super::super::StoreError;
 use super::super::books::whole_books;
+use super::super::holds::standing;
 use chrono::{DateTime, Utc};
+use ctld_core::holds::Holds;
 use ctld_core::plan::{Amount, Amounts, Booked, GpuFree, NodeFree};
+use ctld_core::span::Span;
 use ctld_core::timeline::{During, Held, Timeline};
+use proto::HoldKind;
 use sqlx::PgConnection;
 use std::collections::HashMap;
 
@@ -22,7 +26,7 @@ struct Node {
     totals: [i64; 3],
     in_use: [i64; 3],
     book: Vec<Booked>,
-    holds: Vec<Hold>,
+    holds: Holds,
     gpus: Vec<Gpu>,
 }
 
@@ -31,19 +35,6 @@ struct Gpu {
     model: String,
     booked: Vec<During>,
     whole: Vec<During>,
-    holds: Vec<Hold>,
-}
-
-struct Hold {
-    during: During,
-    /// Nothing may overlap it; of other holds, nothing may begin in it.
-    clears: bool,
-}
-
-impl Hold {
-    fn refuses(&self, range: During) -> bool {
-        if self.clears { overlaps(self.during, range) } else { contains(self.during, range.start()) }
-    }
 }
 
 fn overlaps(a: During, b: During) -> bool {
@@ -80,7 +71,7 @@ impl Fleet {
                     totals: [0; 3],
                     in_use: [0; 3],
                     book: vec![],
-                    holds: vec![],
+                    holds: Holds::default(),
                     gpus: vec![],
                 });
             }
@@ -159,44 +150,30 @@ impl Fleet {
                 model: row.model,
                 booked: booked_of.remove(&row.id).unwrap_or_default(),
                 whole: whole_of.remove(&row.id).unwrap_or_default(),
-                holds: vec![],
             });
         }
         Ok(())
     }
 
     async fn read_holds(&mut self, db: &mut PgConnection) -> Result<(), StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT node_id, gpu_id, kind = 'maintenance' AS "clears!",
-                   (extract(epoch FROM lower(during) - $2) * 1000000)::bigint AS "start_us!",
-                   (extract(epoch FROM upper(during) - $2) * 1000000)::bigint AS end_us
-               FROM holds WHERE node_id = ANY($1) AND closed_at IS NULL"#,
-            &self.ids(),
-            self.now
-        )
-        .fetch_all(db)
-        .await?;
-        for row in rows {
-            let Some(during) = During::new(row.start_us, row.end_us) else { continue };
-            let hold = Hold { during, clears: row.clears };
-            let Some(node) = self.nodes.iter_mut().find(|node| node.id == row.node_id) else { continue };
-            match row.gpu_id {
-                None => node.holds.push(hold),
-                // An atom that is held keeps its GPU from being given whole.
-                Some(gpu_id) => {
-                    node.gpus.iter_mut().filter(|gpu| gpu.id == gpu_id).for_each(|gpu| {
-                        gpu.holds.push(Hold { during: hold.during, clears: hold.clears });
-                    });
-                }
-            }
+        let mut holds = standing(db, &self.ids()).await?;
+        for node in &mut self.nodes {
+            node.holds = holds.remove(&node.id).unwrap_or_default();
         }
         Ok(())
+    }
+
+    /// The kind of hold that keeps work over this range from these parts of a GPU, or from its node.
+    pub fn held(&self, node_id: i64, gpu_id: i64, spans: &[Span], range: During) -> Option<HoldKind> {
+        let node = self.nodes.iter().find(|node| node.id == node_id)?;
+        let part = || spans.iter().find_map(|span| node.holds.on_part(gpu_id, *span, range));
+        node.holds.on_node(range).or_else(part).map(|hold| hold.kind)
     }
 
     /// What is free over the whole of a range, on these nodes, or on all if none is named.
     pub fn free_over(&self, range: During, names: &[String]) -> Vec<NodeFree> {
         let wanted = |node: &&Node| {
-            (names.is_empty() || names.contains(&node.name)) && !node.holds.iter().any(|h| h.refuses(range))
+            (names.is_empty() || names.contains(&node.name)) && node.holds.on_node(range).is_none()
         };
         self.nodes.iter().filter(wanted).map(|node| node.free_over(range)).collect()
     }
@@ -211,8 +188,8 @@ impl Fleet {
         let books = self.nodes.iter().flat_map(|node| node.book.iter().map(|booked| booked.during));
         let gpus =
             self.nodes.iter().flat_map(|node| node.gpus.iter().flat_map(|gpu| gpu.booked.iter().copied()));
-        let holds = self.nodes.iter().flat_map(|node| node.holds.iter().map(|hold| hold.during));
-        let ends = books.chain(gpus).chain(holds).filter_map(During::end).filter(|end| *end > instant);
+        let holds = self.nodes.iter().flat_map(|node| node.holds.ends());
+        let ends = books.chain(gpus).filter_map(During::end).chain(holds).filter(|end| *end > instant);
         let mut ends: Vec<i64> = ends.collect();
         ends.sort_unstable();
         ends.dedup();
@@ -234,7 +211,7 @@ impl Node {
         };
         let gpu_free = |gpu: &&Gpu| {
             !gpu.booked.iter().any(|booked| overlaps(*booked, range))
-                && !gpu.holds.iter().any(|hold| hold.refuses(range))
+                && self.holds.on_part(gpu.id, Span::ALL, range).is_none()
                 && gpu.whole.iter().any(|whole| {
                     contains(*whole, range.start())
                         && whole.end().is_none_or(|end| range.end().is_some_and(|until| until <= end))
@@ -246,6 +223,7 @@ impl Node {
             pool_id: self.pool_id,
             amounts: Amounts::new(amount(0), amount(1), amount(2)),
             until_us: None,
+            maintenance_us: None,
             gpus_free: self
                 .gpus
                 .iter()

@@ -98,6 +98,7 @@ async fn try_reserve(
     for (begin_at, end_at) in times {
         let range = During::new(fleet.micros(begin_at), Some(fleet.micros(end_at)))
             .ok_or_else(|| invalid("it would end before it begins"))?;
+        refuse_held(request, &fleet, &parts, range)?;
         let mut nodes = fleet.free_over(range, &names);
         let shares = place(&mut nodes, &shape)
             .map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
@@ -126,9 +127,17 @@ async fn try_reserve(
     let mut ids: Vec<i64> = Vec::new();
     for (occurrence, (begin_at, end_at, pieces)) in all.iter().enumerate() {
         let during = During::new(fleet.micros(*begin_at), Some(fleet.micros(*end_at)));
-        let free = fleet.free_over(during.ok_or_else(|| invalid("it would end before it begins"))?, &[]);
+        let during = during.ok_or_else(|| invalid("it would end before it begins"))?;
+        let free = fleet.free_over(during, &[]);
+        let held =
+            |node_id: i64, gpu_id: i64, spans: &[Span]| fleet.held(node_id, gpu_id, spans, during).is_some();
         let fits = |piece: &Piece| {
-            free.iter().any(|node| node.id == piece.share.node_id && node.amounts.fits(&piece.share, None))
+            let node_id = piece.share.node_id;
+            !piece.share.gpu_ids.iter().any(|gpu_id| held(node_id, *gpu_id, &[Span::ALL]))
+                && !piece.atoms.iter().any(|part| held(node_id, part.gpu_id, &part.spans))
+                && free
+                    .iter()
+                    .any(|node| node.id == piece.share.node_id && node.amounts.fits(&piece.share, None))
         };
         if !pieces.iter().all(fits) {
             return Ok(None);
@@ -166,6 +175,25 @@ async fn try_reserve(
     operation.answer(&mut tx, &list).await?;
     tx.commit().await?;
     Ok(Some(list))
+}
+
+/// Refuses a part of a GPU that is named and held.
+fn refuse_held(
+    request: &ReserveRequest,
+    fleet: &Fleet,
+    parts: &[Named],
+    range: During,
+) -> Result<(), StoreError> {
+    for ((node_id, node, (gpu_id, _, _, spans, _)), atom) in parts.iter().zip(&request.atoms) {
+        if let Some(kind) = fleet.held(*node_id, *gpu_id, spans, range) {
+            let message =
+                format!("reservation \"{}\" cannot have {atom}: a {kind} holds it then", request.name);
+            return Err(ApiError::new(ErrorCode::Conflict, message)
+                .hint(format!("see `bctl holds {node}`"))
+                .into());
+        }
+    }
+    Ok(())
 }
 
 /// Books one node's piece; `false` if a part of a GPU is somebody else's or not in the mode that it needs.

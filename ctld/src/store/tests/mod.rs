@@ -2,6 +2,7 @@
 //! functions, so that what is tested is what runs.
 
 mod auditing;
+mod holding;
 mod modes;
 mod placing;
 mod quotas;
@@ -12,6 +13,7 @@ mod torture;
 mod users_acts;
 
 use super::facts::{Fact, Recorded, record};
+use super::holds::{Put, put};
 use super::node::{Session, open_session};
 use super::place::{Applied, Scope, apply};
 use super::pools::{DeclaredPool, declare, rules, tenant_id};
@@ -20,7 +22,7 @@ use super::submit::{Prepared, commit};
 use crate::app::Caller;
 use ctld_core::admission::admit;
 use ctld_core::plan::{Plan, Planner};
-use proto::api::{ArraySpec, Submission, Submitted, Usage};
+use proto::api::{ArraySpec, HoldRequest, ResumeRequest, Submission, Submitted, Usage};
 use proto::session::{EndCause, Ended, Event, GpuFacts, Hello, Inventory, PROTOCOL};
 use proto::{ApiError, IndexSet};
 use sqlx::PgPool;
@@ -30,7 +32,7 @@ use std::collections::BTreeMap;
 const GRACE_S: u32 = 30;
 
 /// A user.
-fn caller(user: &str) -> Caller {
+pub(in crate::store) fn caller(user: &str) -> Caller {
     Caller { uid: 1000, gid: 1000, user: user.into(), tenant: "default".into(), operator: user == "root" }
 }
 
@@ -120,6 +122,44 @@ fn hello(name: &str, cpus: u32, gpus: u32) -> Hello {
     }
 }
 
+/// From here on time stands still until [`pass`].
+async fn stop_clock(db: &PgPool) {
+    sqlx::raw_sql(
+        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
+         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
+             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
+    )
+    .execute(db)
+    .await
+    .unwrap();
+}
+
+/// Seconds pass.
+async fn pass(db: &PgPool, s: u64) {
+    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
+        .bind(s as f64)
+        .execute(db)
+        .await
+        .unwrap();
+}
+
+/// A request for a drain of this target by this user, under a key of its own.
+pub(in crate::store) fn hold_of(target: &str) -> HoldRequest {
+    let idempotency_key = uuid::Uuid::now_v7().to_string();
+    HoldRequest { idempotency_key, target: target.into(), reason: "new fan".into(), ..HoldRequest::default() }
+}
+
+/// A request that lifts this user's holds of this target.
+pub(in crate::store) fn resume_of(target: &str) -> ResumeRequest {
+    let idempotency_key = uuid::Uuid::now_v7().to_string();
+    ResumeRequest { idempotency_key, target: target.into(), ..ResumeRequest::default() }
+}
+
+/// Drains this target from now on.
+pub(in crate::store) async fn drain(db: &PgPool, user: &str, target: &str) -> Put {
+    put(db, &caller(user), &hold_of(target)).await.unwrap()
+}
+
 /// Submits as this user; one answer each.
 async fn submit(db: &PgPool, user: &str, jobs: Vec<Submission>) -> Vec<Result<Submitted, ApiError>> {
     let pools = rules(db).await.unwrap();
@@ -201,27 +241,6 @@ async fn job_row(db: &PgPool, id: i64) -> (String, i32, IndexSet) {
             .await
             .unwrap();
     (state, active, IndexSet::from_multirange(&pending).unwrap())
-}
-
-/// From here on time stands still until [`pass`].
-async fn stop_clock(db: &PgPool) {
-    sqlx::raw_sql(
-        "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
-         CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
-             AS $$ SELECT ts FROM compute_sim_clock WHERE id = 1 $$",
-    )
-    .execute(db)
-    .await
-    .unwrap();
-}
-
-/// Seconds pass.
-async fn pass(db: &PgPool, s: u64) {
-    sqlx::query("UPDATE compute_sim_clock SET ts = ts + make_interval(secs => $1)")
-        .bind(s as f64)
-        .execute(db)
-        .await
-        .unwrap();
 }
 
 /// What must hold whatever happened: every invariant.

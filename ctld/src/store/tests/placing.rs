@@ -1,5 +1,4 @@
 use super::*;
-use crate::store::holds::drain;
 use crate::store::snapshot::why;
 use proto::Reason;
 use std::collections::HashSet;
@@ -78,7 +77,7 @@ async fn a_drain_that_commits_first_is_seen_by_a_placement_planned_before_it(db:
     node(&db, "n1", 2, 0).await;
     submit_one(&db, job("a")).await;
     let plan = plan(&db).await;
-    drain(&db, "n1", "op", "disk swap").await.unwrap();
+    drain(&db, "root", "n1").await;
     assert_eq!(apply(&db, Scope::Pool, &plan.placements, 30).await.unwrap().placed, 0);
     audit(&db).await;
 }

@@ -1,8 +1,9 @@
-//! Nodes, pools, counts, drains.
+//! Nodes, pools, counts, and what is seen of holds.
 
 use super::super::{fleet_counts, node, node_counts, nodes, pools};
 use super::world::{Attempted, Given, World};
-use crate::store::holds::{drain, resume};
+use crate::store::holds::resume;
+use crate::store::tests::{caller, drain, resume_of};
 use proto::ErrorCode;
 use proto::api::{Connection, Drain};
 use sqlx::PgPool;
@@ -62,65 +63,35 @@ async fn pools_count_tasks_and_the_fleet_is_counted(db: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn a_drain_belongs_to_its_owner(db: PgPool) {
-    let world = World::new(db).await;
-    let first = drain(&world.db, "n1", "alice", "new fan").await.unwrap();
-    assert!(first.changed && !first.eligible);
-    assert!(!drain(&world.db, "n1", "alice", "other words").await.unwrap().changed);
-    assert!(drain(&world.db, "n1", "bob", "firmware").await.unwrap().changed);
-    let n1 = node(&world.db, "n1").await.unwrap().nodes.remove(0);
-    let holds: Vec<_> = n1.holds.iter().map(|hold| (hold.owner.as_str(), hold.reason.as_str())).collect();
-    assert_eq!(holds, [("alice", "new fan"), ("bob", "firmware")]);
-    assert!(!n1.eligible);
-
-    let mine = resume(&world.db, "n1", "alice", false).await.unwrap();
-    assert!(mine.changed && !mine.eligible, "bob still drains it");
-    let error = proto::ApiError::from(resume(&world.db, "n1", "alice", false).await.unwrap_err());
-    assert_eq!(error.code, ErrorCode::Conflict);
-    assert!(error.message.contains("\"bob\""), "{error}");
-    let all = resume(&world.db, "n1", "alice", true).await.unwrap();
-    assert!(all.changed && all.eligible);
-    let again = resume(&world.db, "n1", "alice", true).await.unwrap();
-    assert!(!again.changed && again.eligible);
-    assert!(node(&world.db, "n1").await.unwrap().nodes[0].holds.is_empty());
-}
-
-#[sqlx::test(migrations = "../migrations")]
 async fn a_drain_is_done_when_nothing_runs_there(db: PgPool) {
     let world = World::new(db).await;
     let id = world.job(Given { state: "running", pending: "{}", active: 1, ..Given::default() }).await;
     world.attempt(id, Attempted::default()).await;
-    drain(&world.db, "n1", "root", "new fan").await.unwrap();
+    drain(&world.db, "root", "n1").await;
     assert_eq!(node(&world.db, "n1").await.unwrap().nodes[0].drain, Some(Drain::Draining));
     sqlx::query("UPDATE allocations SET released_at = compute_now()").execute(&world.db).await.unwrap();
     assert_eq!(node(&world.db, "n1").await.unwrap().nodes[0].drain, Some(Drain::Drained));
-    resume(&world.db, "n1", "root", false).await.unwrap();
+    resume(&world.db, &caller("root"), &resume_of("n1")).await.unwrap();
     assert_eq!(node(&world.db, "n1").await.unwrap().nodes[0].drain, None);
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn the_controllers_own_holds_are_not_lifted_by_a_resume(db: PgPool) {
+async fn a_gpu_that_is_held_or_of_which_a_part_is_takes_no_work_and_its_node_does(db: PgPool) {
     let world = World::new(db).await;
-    sqlx::query(
-        "INSERT INTO holds (node_id, kind, owner, author, reason, opened_at, during)
-         SELECT id, 'unreachable', 'controller', 'controller', 'no session for 40 s', compute_now(), tstzrange(compute_now(), NULL)
-         FROM nodes WHERE name = 'n1'",
-    )
-    .execute(&world.db)
-    .await
-    .unwrap();
-    drain(&world.db, "n1", "root", "new fan").await.unwrap();
-    let lifted = resume(&world.db, "n1", "root", true).await.unwrap();
-    assert!(lifted.changed && !lifted.eligible);
-    let error = proto::ApiError::from(drain(&world.db, "n3", "root", "x").await.unwrap_err());
-    assert_eq!(error.code, ErrorCode::NotFound);
+    drain(&world.db, "root", "n1/0").await;
+    drain(&world.db, "root", "GPU-1/slot:2/8").await;
+    let n1 = node(&world.db, "n1").await.unwrap().nodes.remove(0);
+    assert!(n1.eligible && n1.drain.is_none());
+    assert_eq!(n1.gpus.iter().map(|gpu| gpu.eligible).collect::<Vec<_>>(), [false, false]);
+    let targets: Vec<_> = n1.holds.iter().map(|hold| hold.target.as_str()).collect();
+    assert_eq!(targets, ["n1/0", "n1/1/slot:2/8"]);
 }
 
 #[sqlx::test(migrations = "../migrations")]
 async fn nodes_without_a_session_that_nobody_holds_are_named(db: PgPool) {
     let world = World::new(db).await;
     sqlx::query("UPDATE nodes SET connection = 'disconnected'").execute(&world.db).await.unwrap();
-    drain(&world.db, "n2", "root", "being moved").await.unwrap();
+    drain(&world.db, "root", "n2").await;
     let counts = node_counts(&world.db).await.unwrap();
     assert_eq!((counts.connected, counts.total), (0, 2));
     assert_eq!(counts.missing, ["n1"]);

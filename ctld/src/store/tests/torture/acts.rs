@@ -2,7 +2,7 @@
 
 use super::super::super::act::{Acted, cancel, hold, release, requeue};
 use super::super::super::extend::extend;
-use super::super::super::holds::{drain, resume};
+use super::super::super::holds::{self, end_quarantine, quarantine, resume};
 use super::super::super::node::{close_session, record_seen};
 use super::super::super::overrun::extend_overdue;
 use super::super::super::place::record_waits;
@@ -11,6 +11,7 @@ use super::super::super::snapshot::queues_with_work;
 use super::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use proto::HoldKind;
 use proto::api::{Begin, CancelRequest, ExtendRequest, Repeat, RepeatEvery, ReserveRequest};
 use rand::seq::IndexedRandom;
 
@@ -32,6 +33,7 @@ pub(super) const ACTS: &[(u32, &str, Act)] = &[
     (4, "advance", |w, r| advanced(w, r).boxed()),
     (2, "drain", |w, r| drained(w, r).boxed()),
     (5, "resume", |w, r| resumed(w, r).boxed()),
+    (3, "quarantine", |w, r| quarantined(w, r).boxed()),
     (3, "health", |w, r| flipped(w, r).boxed()),
     (4, "clock", |w, r| stepped(w, r).boxed()),
 ];
@@ -277,21 +279,51 @@ async fn unreserved(world: &World, rng: &mut StdRng) -> Done {
 
 async fn advanced(world: &World, rng: &mut StdRng) -> Done {
     let advanced = reservations::advance(world.any(rng)).await?;
-    Ok(format!("{} begun, {} ended", advanced.begun, advanced.ended))
+    let held = holds::advance(world.any(rng)).await?;
+    Ok(format!("{} begun, {} ended, {} holds over", advanced.begun, advanced.ended, held.ended))
 }
 
 async fn drained(world: &World, rng: &mut StdRng) -> Done {
     let db = world.any(rng);
-    let (node, owner) = (node_name(rng), user(rng));
-    let held = drain(db, &node, owner, "torture").await?;
-    Ok(format!("{node} by {owner}: {}", held.changed))
+    let (target, owner) = (target(rng), user(rng));
+    let kinds = [HoldKind::Drain, HoldKind::Cordon, HoldKind::Taint, HoldKind::Maintenance];
+    let request = HoldRequest {
+        kind: kinds.choose(rng).copied().unwrap(),
+        for_s: rng.random_bool(0.5).then(|| rng.random_range(1..100)),
+        ..hold_of(&target)
+    };
+    let held = holds::put(db, &caller(owner), &request).await?;
+    Ok(format!("{target} by {owner}, {}: {}", request.kind, held.opened))
 }
 
 async fn resumed(world: &World, rng: &mut StdRng) -> Done {
     let db = world.any(rng);
+    let request = ResumeRequest { all: rng.random_bool(0.6), ..resume_of(&target(rng)) };
+    let lifted = resume(db, &caller(user(rng)), &request).await?;
+    Ok(format!("{}: {} lifted", request.target, lifted.holds.len()))
+}
+
+/// A node, one of its GPUs or a part of one.
+fn target(rng: &mut StdRng) -> String {
     let node = node_name(rng);
-    let held = resume(db, &node, user(rng), rng.random_bool(0.6)).await?;
-    Ok(format!("{node}: {}", held.changed))
+    let gpu = rng.random_range(0..4);
+    match rng.random_range(0..4) {
+        0 | 1 => node,
+        2 => format!("{node}/{gpu}"),
+        _ => format!("{node}/{gpu}/mig:1g.10gb@{}", rng.random_range(0..3)),
+    }
+}
+
+/// A GPU's health goes to and fro.
+async fn quarantined(world: &World, rng: &mut StdRng) -> Done {
+    let db = world.any(rng);
+    let gpu = format!("{}/{}", node_name(rng), rng.random_range(0..4));
+    let changed = if rng.random_bool(0.4) {
+        quarantine(db, &gpu, "torture").await?
+    } else {
+        end_quarantine(db, &gpu).await?
+    };
+    Ok(format!("{gpu}: {changed}"))
 }
 
 /// A node goes away and comes back, perhaps with less.
