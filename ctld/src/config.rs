@@ -62,6 +62,25 @@ pub struct PoolConfig {
     pub time_limit_default_s: Option<u64>,
     /// Memory for each CPU of a job that names none.
     pub mem_per_cpu_default_mib: u64,
+    /// How much more is given out than the nodes have, in hundredths: 100 is what they have.
+    pub ratios: Ratios,
+}
+
+/// Overcommitment of a pool's nodes, in hundredths, 100 to 10,000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ratios {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory.
+    pub mem: u32,
+    /// Disk.
+    pub disk: u32,
+}
+
+impl Default for Ratios {
+    fn default() -> Ratios {
+        Ratios { cpus: 100, mem: 100, disk: 100 }
+    }
 }
 
 /// Why a configuration cannot be used.

@@ -125,6 +125,7 @@ fn declared(config: &Config) -> Vec<DeclaredPool> {
             time_limit_max_s: pool.time_limit_max_s.map(signed),
             time_limit_default_s: pool.time_limit_default_s.map(signed),
             mem_per_cpu_default_mib: signed(pool.mem_per_cpu_default_mib),
+            ratios: pool.ratios,
         })
         .collect()
 }

@@ -1,6 +1,6 @@
 //! From the file's text to a checked [`Config`], or to everything that is wrong with it.
 
-use super::{Config, ConfigError, Database, PoolConfig, Problem, SOCKET_PATH, without_password};
+use super::{Config, ConfigError, Database, PoolConfig, Problem, Ratios, SOCKET_PATH, without_password};
 use proto::duration;
 use proto::memory::{self, Memory};
 use serde::Deserialize;
@@ -33,8 +33,15 @@ pub(super) const KEYS: [&str; 9] = [
     "socket",
     "state_dir",
 ];
-pub(super) const POOL_KEYS: [&str; 4] =
-    ["default", "mem_per_cpu_default", "time_limit_default", "time_limit_max"];
+pub(super) const POOL_KEYS: [&str; 7] = [
+    "cpu_ratio",
+    "default",
+    "disk_ratio",
+    "mem_per_cpu_default",
+    "mem_ratio",
+    "time_limit_default",
+    "time_limit_max",
+];
 
 /// Checks the text of a file; a password in it is refused when everybody can read the file.
 pub(super) fn parse(text: &str, path: &Path, world_readable: bool) -> Result<Config, ConfigError> {
@@ -83,6 +90,9 @@ struct RawPool {
     time_limit_max: Option<Spanned<String>>,
     time_limit_default: Option<Spanned<String>>,
     mem_per_cpu_default: Option<Spanned<String>>,
+    cpu_ratio: Option<Spanned<f64>>,
+    mem_ratio: Option<Spanned<f64>>,
+    disk_ratio: Option<Spanned<f64>>,
 }
 
 struct Problems<'a> {
@@ -242,6 +252,7 @@ impl Problems<'_> {
             time_limit_max_s: None,
             time_limit_default_s: None,
             mem_per_cpu_default_mib: MEM_PER_CPU_MIB,
+            ratios: Ratios::default(),
         };
         let Some(raw) = raw else { return BTreeMap::from([("main".to_owned(), plain)]) };
         let (span, raw) = (raw.span(), raw.into_inner());
@@ -289,13 +300,32 @@ impl Problems<'_> {
         }
         let mem_per_cpu_default_mib =
             raw.mem_per_cpu_default.map_or(MEM_PER_CPU_MIB, |raw| self.memory(name, &raw));
+        let ratios = Ratios {
+            cpus: self.ratio(name, "cpu_ratio", raw.cpu_ratio),
+            mem: self.ratio(name, "mem_ratio", raw.mem_ratio),
+            disk: self.ratio(name, "disk_ratio", raw.disk_ratio),
+        };
         // The only pool is the default, unless it says that it is not.
         PoolConfig {
             default: raw.default.unwrap_or(only),
             time_limit_max_s,
             time_limit_default_s,
             mem_per_cpu_default_mib,
+            ratios,
         }
+    }
+
+    /// Hundredths.
+    fn ratio(&mut self, pool: &str, key: &str, raw: Option<Spanned<f64>>) -> u32 {
+        let Some(raw) = raw else { return 100 };
+        let given = *raw.get_ref();
+        if !(1.0..=100.0).contains(&given) {
+            let text =
+                format!("pool \"{pool}\": {key} is {given}: expected 1 (no more than there is) to 100");
+            self.add(raw.span(), text);
+            return 100;
+        }
+        (given * 100.0).round() as u32
     }
 
     fn limit(&mut self, pool: &str, key: &str, raw: Option<Spanned<String>>) -> Option<u64> {

@@ -41,6 +41,8 @@ fn every_key_is_read() {
         time_limit_max = "2-00:00:00"
         time_limit_default = "1:00:00"
         mem_per_cpu_default = "4G"
+        cpu_ratio = 1.5
+        disk_ratio = 2
         [pools.long]
     "#;
     let config = parse(text).unwrap();
@@ -52,6 +54,7 @@ fn every_key_is_read() {
         time_limit_max_s: Some(172_800),
         time_limit_default_s: Some(3600),
         mem_per_cpu_default_mib: 4096,
+        ratios: Ratios { cpus: 150, mem: 100, disk: 200 },
     };
     assert_eq!(config.pools["gpu"], gpu);
     assert!(!config.pools["long"].default);
@@ -140,6 +143,8 @@ fn values_that_will_not_do_are_refused_with_the_reason() {
         ("[pools.a]\ntime_limit_max = \"2h\"", "pool \"a\": time_limit_max: \"2h\" is not a time limit"),
         ("[pools.a]\nmem_per_cpu_default = \"much\"", "mem_per_cpu_default: \"much\" is not an amount"),
         ("[pools.a]\nmem_per_cpu_default = \"0\"", "mem_per_cpu_default is zero"),
+        ("[pools.a]\ncpu_ratio = 0.5", "cpu_ratio is 0.5: expected 1"),
+        ("[pools.a]\nmem_ratio = 101", "mem_ratio is 101: expected 1"),
         ("[pools.\"A B\"]", "pool \"A B\" will not do"),
         ("database = ", "ctld.toml:1: "),
     ] {

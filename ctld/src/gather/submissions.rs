@@ -215,6 +215,7 @@ mod tests {
             time_limit_max_s: None,
             time_limit_default_s: None,
             mem_per_cpu_default_mib: 1024,
+            ratios: Default::default(),
         };
         declare(&db, &[pool]).await.unwrap();
         let wakes = Arc::new(Wakes::default());

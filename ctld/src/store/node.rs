@@ -61,7 +61,7 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
     Ok(Session { node_id: row.id, epoch: row.session_epoch })
 }
 
-/// What is booked on a node that shrank stays booked until it ends, and what is booked for later is kept for it: the
+/// What a node has, and its pool's ratios. What is booked on a node that shrank, or whose ratio did, stays booked until it ends, and what is booked for later is kept for it: the
 /// allocatable amount never falls below the most that is booked at any time from now on. The next session lowers it further.
 async fn take_amounts(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result<(), StoreError> {
     // Whoever books holds these locks: the book is read once nobody else can add to it.
@@ -74,9 +74,12 @@ async fn take_amounts(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Res
     ];
     for (resource, amount, booked) in amounts {
         sqlx::query!(
-            "INSERT INTO node_resources (node_id, resource, allocatable) VALUES ($1, $2, $3)
+            "INSERT INTO node_resources (node_id, resource, allocatable, ratio)
+             SELECT $1, $2, $3, CASE $2 WHEN 'cpus' THEN p.cpu_ratio WHEN 'mem_mib' THEN p.mem_ratio ELSE p.disk_ratio END
+             FROM nodes n JOIN pools p ON p.id = n.pool_id WHERE n.id = $1
              ON CONFLICT (node_id, resource) DO UPDATE
-             SET allocatable = GREATEST($3, ceil(GREATEST(node_resources.allocated, $4::bigint) / node_resources.ratio)::bigint)",
+             SET allocatable = GREATEST($3, ceil(GREATEST(node_resources.allocated, $4::bigint) / EXCLUDED.ratio)::bigint),
+                 ratio = EXCLUDED.ratio",
             node_id,
             resource,
             amount,

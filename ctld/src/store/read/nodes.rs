@@ -59,9 +59,9 @@ async fn look_at(db: &mut PgConnection, name: Option<&str>) -> Result<Vec<Node>,
                CASE WHEN n.last_seen_at IS NOT NULL THEN greatest(
                    extract(epoch FROM compute_now() - n.last_seen_at), 0)::float8 END AS last_seen_s,
                n.agent_version, n.cgroup_mode, n.eligible,
-               coalesce(c.allocatable, 0) AS "cpus!", coalesce(c.allocated, 0) AS "cpus_booked!",
-               coalesce(m.allocatable, 0) AS "mem_mib!", coalesce(m.allocated, 0) AS "mem_booked_mib!",
-               coalesce(d.allocatable, 0) AS "disk_mib!", coalesce(d.allocated, 0) AS "disk_booked_mib!",
+               coalesce(floor(c.allocatable * c.ratio)::bigint, 0) AS "cpus!", coalesce(c.allocated, 0) AS "cpus_booked!",
+               coalesce(floor(m.allocatable * m.ratio)::bigint, 0) AS "mem_mib!", coalesce(m.allocated, 0) AS "mem_booked_mib!",
+               coalesce(floor(d.allocatable * d.ratio)::bigint, 0) AS "disk_mib!", coalesce(d.allocated, 0) AS "disk_booked_mib!",
                ARRAY(SELECT CASE WHEN j.is_array THEN j.id || '_' || a.task ELSE j.id::text END
                    FROM allocations l JOIN attempts a ON a.id = l.attempt_id JOIN jobs j ON j.id = a.job_id
                    WHERE l.node_id = n.id AND l.released_at IS NULL ORDER BY j.id, a.task) AS "jobs!"

@@ -4,6 +4,7 @@
 mod auditing;
 mod holding;
 mod modes;
+mod overcommitting;
 mod placing;
 mod quotas;
 mod reporting;
@@ -90,6 +91,7 @@ async fn with_pool(db: &PgPool) {
         time_limit_max_s: None,
         time_limit_default_s: None,
         mem_per_cpu_default_mib: 1024,
+        ratios: Default::default(),
     };
     declare(db, &[pool]).await.unwrap();
 }
