@@ -18,7 +18,7 @@ RELEASE  = $(TARGET)/release
 COMMANDS = bsub bq bcancel binfo bctl
 DAEMONS  = ctld noded
 
-.PHONY: help build demo demo-down check bench install clean
+.PHONY: help build demo demo-down check torture bench install clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,11 @@ demo-down: ## Stop the demo's cluster, cancelling its jobs
 
 check: ## Test everything
 	@scripts/check
+
+torture: ## Attack the book with many acts at once: SECONDS_TO_RUN=600 SEED=1
+	@scripts/install-postgresql
+	@SECONDS_TO_RUN=$(or $(SECONDS_TO_RUN),600) SEED=$(SEED) scripts/test-db \
+	    $(CARGO) test --locked --package ctld --lib -- --nocapture store::tests::torture
 
 bench: ## Measure; prints JSON lines
 	@$(CARGO) build --quiet --locked --release --package cli --package ctld --package noded --package tests --bins

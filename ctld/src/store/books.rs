@@ -6,8 +6,8 @@ use ctld_core::timeline::During;
 use sqlx::PgConnection;
 use std::collections::HashMap;
 
-/// The whole book of those of these nodes (named once or more) on which something begins later than now; the others need none, since what is
-/// free on them now is free for ever. What runs inside a reservation is left out: the reservation has it.
+/// The whole book of those of these nodes (named once or more) on which something begins later than now, or is to have begun
+/// and is not counted as in use yet; the others need none, since what is free on them now is free for ever. What runs inside a reservation is left out: the reservation has it.
 pub(super) async fn books(
     db: &mut PgConnection,
     node_ids: &[i64],
@@ -34,7 +34,13 @@ async fn read(
                (extract(epoch FROM upper(b.during) - compute_now()) * 1000000)::bigint AS end_us
            FROM node_bookings b
            WHERE b.node_id = ANY($1) AND (b.allocation_id IS NULL OR b.reservation_id IS NULL)
-               AND ($2 OR EXISTS (SELECT FROM node_bookings l WHERE l.node_id = b.node_id AND lower(l.during) > compute_now()))"#,
+               AND ($2 OR b.node_id IN (
+                   SELECT l.node_id FROM node_bookings l
+                   WHERE l.node_id = ANY($1) AND lower(l.during) > compute_now()
+                   UNION ALL
+                   SELECT l.node_id FROM reservations r
+                   JOIN node_bookings l ON l.reservation_id = r.id AND l.allocation_id IS NULL
+                   WHERE r.ended_at IS NULL AND r.state = 'booked' AND lower(r.during) <= compute_now()))"#,
         node_ids,
         all
     )

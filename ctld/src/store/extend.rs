@@ -39,6 +39,23 @@ pub async fn extend(
     if request.by_s.is_some() == request.end_at.is_some() {
         return Err(invalid("either a number of seconds or an end is needed, not both"));
     }
+    match try_extend(db, caller, request, grace_s, &operation).await {
+        // What is in the way may be this very request, made by another at the same time.
+        Err(error) => {
+            let answered = operation.answered(&mut *db.acquire().await?).await?;
+            answered.map(|extended| Done { extended, nodes: vec![] }).ok_or(error)
+        }
+        done => done,
+    }
+}
+
+async fn try_extend(
+    db: &PgPool,
+    caller: &Caller,
+    request: &ExtendRequest,
+    grace_s: u32,
+    operation: &Operation<'_>,
+) -> Result<Done, StoreError> {
     let mut tx = db.begin().await?;
     if let Some(extended) = operation.answered(&mut tx).await? {
         return Ok(Done { extended, nodes: vec![] });
@@ -126,6 +143,13 @@ async fn extend_job(
     let allocations: Vec<i64> = live.iter().map(|row| row.allocation_id).collect();
     let ends: Vec<DateTime<Utc>> = live.iter().map(|row| row.new_end_at).collect();
     let latest = ends.iter().copied().max();
+    // Reservations come before nodes in the order of locks.
+    sqlx::query!(
+        "SELECT id FROM reservations WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE",
+        &live.iter().filter_map(|row| row.reservation_id).collect::<Vec<_>>()
+    )
+    .fetch_all(&mut *tx)
+    .await?;
     refuse_maintenance(tx, &nodes, &allocations, None, latest).await?;
     lock_nodes_amounts(tx, &nodes).await?;
     if let Some(row) = live.iter().find(|row| row.reservation_id.is_some()) {
@@ -171,7 +195,7 @@ async fn make_room_in_reservation(
     ends: &[DateTime<Utc>],
 ) -> Result<(), StoreError> {
     let row = sqlx::query!(
-        r#"SELECT name, upper(during) AS "end_at!" FROM reservations WHERE id = $1 FOR UPDATE"#,
+        r#"SELECT name, upper(during) AS "end_at!" FROM reservations WHERE id = $1 FOR NO KEY UPDATE"#,
         reservation_id
     )
     .fetch_one(&mut *tx)
@@ -215,7 +239,7 @@ async fn extend_reservation(
     let name = &request.what;
     let row = sqlx::query!(
         r#"SELECT id, owner, upper(during) AS "end_at!" FROM reservations
-           WHERE name = $1 AND ended_at IS NULL ORDER BY upper(during) LIMIT 1 FOR UPDATE"#,
+           WHERE name = $1 AND ended_at IS NULL ORDER BY upper(during) LIMIT 1 FOR NO KEY UPDATE"#,
         name
     )
     .fetch_optional(&mut *tx)

@@ -1,9 +1,9 @@
 //! All SQL. One function is one business act: it takes a connection or pool, reads `compute_now()` for the time, guards its
 //! updates by the state it expects, and says what happened.
 //!
-//! Transactions that lock several tables take them in one order: jobs, attempts, allocations, nodes, gpus, node_resources, then
-//! bookings, and quota_usage last; within a table by primary key. Rows are private structs; one that cannot become a domain value is an error that
-//! names table, column and row.
+//! Transactions that lock several tables take them in one order: jobs, attempts, allocations, reservations, nodes, gpus,
+//! node_resources, then bookings, and quota_usage last; within a table by primary key. Rows are private structs; one that
+//! cannot become a domain value is an error that names table, column and row.
 
 pub mod act;
 pub mod audit;

@@ -46,6 +46,14 @@ async fn due(db: &mut PgConnection) -> Result<Vec<i64>, StoreError> {
 
 /// The locks under which the book of these nodes stands still: nobody books behind what is looked at.
 async fn lock(tx: &mut PgConnection, nodes: &[i64]) -> Result<(), StoreError> {
+    sqlx::query!(
+        "SELECT id FROM reservations
+         WHERE ended_at IS NULL AND id IN (SELECT reservation_id FROM node_bookings WHERE node_id = ANY($1))
+         ORDER BY id FOR NO KEY UPDATE",
+        nodes
+    )
+    .fetch_all(&mut *tx)
+    .await?;
     sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", nodes)
         .fetch_all(&mut *tx)
         .await?;

@@ -264,6 +264,13 @@ async fn lock_reserved_amounts(
     reservation_id: i64,
     node_ids: &[i64],
 ) -> Result<HashMap<i64, Amounts>, StoreError> {
+    // The reservation's end holds these while it moves what is inside to its own name: whoever is second sees the first.
+    sqlx::query!(
+        "SELECT resource FROM node_resources WHERE node_id = ANY($1) ORDER BY node_id, resource FOR UPDATE",
+        node_ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
     let rows = sqlx::query!(
         r#"SELECT node_id, cpus, mem_mib, disk_mib FROM node_bookings
            WHERE reservation_id = $1 AND allocation_id IS NULL AND node_id = ANY($2) AND during @> compute_now()

@@ -21,15 +21,19 @@ pub struct Advanced {
 pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
     let mut tx = db.begin().await?;
     let ended = sqlx::query_scalar!(
-        "SELECT id FROM reservations WHERE ended_at IS NULL AND upper(during) <= compute_now() ORDER BY id FOR UPDATE SKIP LOCKED"
+        "SELECT id FROM reservations WHERE ended_at IS NULL AND upper(during) <= compute_now() ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
     )
     .fetch_all(&mut *tx)
     .await?;
+    let due = due(&mut tx, None).await?;
+    let all: Vec<i64> = ended.iter().chain(&due).copied().collect();
+    lock_amounts(&mut tx, &all).await?;
     for id in &ended {
         end(&mut tx, *id, "completed").await?;
     }
-    let begun = begin_due(&mut tx).await?;
+    let begun = begin(&mut tx, &due).await?;
     tx.commit().await?;
+    tell_waiting_jobs(db).await?;
     Ok(Advanced { begun, ended: ended.len() })
 }
 
@@ -44,20 +48,32 @@ pub async fn next_s(db: &PgPool) -> Result<Option<f64>, StoreError> {
     .await?)
 }
 
-/// Begins every reservation whose time has come and that has all its places: one that an overrun keeps from some waits.
-pub(super) async fn begin_due(tx: &mut PgConnection) -> Result<usize, StoreError> {
-    let due = sqlx::query_scalar!(
+/// Begins those of these reservations, just booked under the locks of their nodes, whose time has come.
+pub(super) async fn begin_due(tx: &mut PgConnection, ids: &[i64]) -> Result<usize, StoreError> {
+    let due = due(tx, Some(ids)).await?;
+    begin(tx, &due).await
+}
+
+/// Locks every reservation, or those of these, whose time has come and that has all its places: one that an overrun keeps
+/// from some waits.
+async fn due(tx: &mut PgConnection, ids: Option<&[i64]>) -> Result<Vec<i64>, StoreError> {
+    Ok(sqlx::query_scalar!(
         "SELECT r.id FROM reservations r
          WHERE r.state = 'booked' AND lower(r.during) <= compute_now() AND upper(r.during) > compute_now()
              AND NOT EXISTS (SELECT FROM node_bookings b WHERE b.reservation_id = r.id AND b.allocation_id IS NULL
                  AND lower(b.during) > compute_now())
-         ORDER BY r.id FOR UPDATE SKIP LOCKED"
+             AND ($1::bigint[] IS NULL OR r.id = ANY($1))
+         ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED",
+        ids
     )
-    .fetch_all(&mut *tx)
-    .await?;
+    .fetch_all(tx)
+    .await?)
+}
+
+/// Begins reservations whose nodes' amounts are locked.
+async fn begin(tx: &mut PgConnection, due: &[i64]) -> Result<usize, StoreError> {
     let mut begun = 0;
-    for id in due {
-        lock_amounts(tx, id).await?;
+    for id in due.iter().copied() {
         let mut savepoint = sqlx::Acquire::begin(&mut *tx).await?;
         match use_amounts(&mut savepoint, id).await {
             Ok(()) => {
@@ -90,12 +106,13 @@ pub(super) async fn begin_due(tx: &mut PgConnection) -> Result<usize, StoreError
     Ok(begun)
 }
 
-async fn lock_amounts(tx: &mut PgConnection, id: i64) -> Result<(), StoreError> {
+/// Locks the amounts of all their nodes, in one order.
+async fn lock_amounts(tx: &mut PgConnection, ids: &[i64]) -> Result<(), StoreError> {
     sqlx::query!(
         "SELECT resource FROM node_resources
-         WHERE node_id IN (SELECT node_id FROM node_bookings WHERE reservation_id = $1)
+         WHERE node_id IN (SELECT node_id FROM node_bookings WHERE reservation_id = ANY($1))
          ORDER BY node_id, resource FOR UPDATE",
-        id
+        ids
     )
     .fetch_all(tx)
     .await?;
@@ -114,9 +131,8 @@ async fn use_amounts(tx: &mut PgConnection, id: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Ends a reservation that its caller has locked.
+/// Ends a reservation that its caller has locked, with its nodes' amounts.
 async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(), StoreError> {
-    lock_amounts(tx, id).await?;
     // What is still inside goes on in its own name; what it has is at most what the reservation had.
     sqlx::query!(
         "UPDATE node_resources r SET allocated = r.allocated + u.inside - u.reserved
@@ -158,24 +174,32 @@ async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(), StoreErr
     )
     .execute(&mut *tx)
     .await?;
-    let ended = sqlx::query!(
-        "UPDATE reservations SET state = $2, ended_at = compute_now(), version = version + 1 WHERE id = $1 RETURNING name",
+    sqlx::query!(
+        "UPDATE reservations SET state = $2, ended_at = compute_now(), version = version + 1 WHERE id = $1",
         id,
         state
     )
-    .fetch_one(&mut *tx)
-    .await?;
-    let why = Condition::new(
-        Reason::Reservation,
-        format!("its reservation, {}, has ended; cancel the job or submit it without one", ended.name),
-    );
-    sqlx::query!(
-        "UPDATE jobs SET condition = $2, version = version + 1
-         WHERE reservation_id = $1 AND NOT isempty(pending) AND active = 0",
-        id,
-        condition_value(&why)
-    )
     .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Tells jobs that wait for a reservation that has ended. In a transaction of its own, since jobs are locked before
+/// reservations; done at every look, so that none is forgotten.
+async fn tell_waiting_jobs(db: &PgPool) -> Result<(), StoreError> {
+    sqlx::query!(
+        "WITH waiting AS (
+             SELECT j.id, r.name FROM jobs j JOIN reservations r ON r.id = j.reservation_id
+             WHERE NOT isempty(j.pending) AND j.active = 0 AND r.ended_at IS NOT NULL
+                 AND j.condition->>'reason' IS DISTINCT FROM $1
+             ORDER BY j.id LIMIT 1000 FOR UPDATE OF j
+         )
+         UPDATE jobs j SET version = j.version + 1, condition = jsonb_build_object('reason', $1::text, 'message',
+             format('its reservation, %s, has ended; cancel the job or submit it without one', w.name))
+         FROM waiting w WHERE j.id = w.id",
+        Reason::Reservation.name()
+    )
+    .execute(db)
     .await?;
     Ok(())
 }
@@ -184,7 +208,7 @@ async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(), StoreErr
 pub async fn cancel(db: &PgPool, caller: &Caller, name: &str) -> Result<Vec<i64>, StoreError> {
     let mut tx = db.begin().await?;
     let rows = sqlx::query!(
-        "SELECT id, owner FROM reservations WHERE name = $1 AND ended_at IS NULL ORDER BY id FOR UPDATE",
+        "SELECT id, owner FROM reservations WHERE name = $1 AND ended_at IS NULL ORDER BY id FOR NO KEY UPDATE",
         name
     )
     .fetch_all(&mut *tx)
@@ -197,9 +221,11 @@ pub async fn cancel(db: &PgPool, caller: &Caller, name: &str) -> Result<Vec<i64>
         return Err(ApiError::new(ErrorCode::PermissionDenied, message).into());
     }
     let ids: Vec<i64> = rows.into_iter().map(|row| row.id).collect();
+    lock_amounts(&mut tx, &ids).await?;
     for id in &ids {
         end(&mut tx, *id, "cancelled").await?;
     }
     tx.commit().await?;
+    tell_waiting_jobs(db).await?;
     Ok(ids)
 }

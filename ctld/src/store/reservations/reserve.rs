@@ -48,7 +48,11 @@ pub async fn reserve(
             Ok(Some(list)) => return Ok(list),
             Ok(None) => {}
             Err(error) if error.is_conflict() || error.is_duplicate() => {}
-            Err(error) => return Err(error),
+            // What is in the way may be this very request, made by another at the same time.
+            Err(error) => {
+                let answered = operation.answered(&mut *db.acquire().await?).await?;
+                return answered.ok_or(error);
+            }
         }
     }
     Err(ApiError::new(
@@ -170,7 +174,7 @@ async fn try_reserve(
             }
         }
     }
-    super::lifecycle::begin_due(&mut tx).await?;
+    super::lifecycle::begin_due(&mut tx, &ids).await?;
     let list = read::by_ids(&mut tx, &ids).await?;
     operation.answer(&mut tx, &list).await?;
     tx.commit().await?;

@@ -1,6 +1,7 @@
 //! The store's acts on a real database, one of its own for each test. Nodes and jobs are made through the store's own
 //! functions, so that what is tested is what runs.
 
+mod attacks;
 mod auditing;
 mod holding;
 mod modes;

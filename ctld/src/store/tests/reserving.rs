@@ -357,3 +357,15 @@ async fn a_node_that_comes_back_with_less_keeps_what_is_reserved_of_it(db: PgPoo
     assert_eq!(place(&db).await.placed, 1);
     audit(&db).await;
 }
+
+/// Between its beginning and the look that begins it, its amounts are in no counter.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_reservation_whose_time_has_come_has_its_place_before_it_begins(db: PgPool) {
+    fleet(&db).await;
+    reserved(&db, &ReserveRequest { cpus: 6, gpus: 0, ..later("r") }).await;
+    pass(&db, HOUR + 1).await;
+    submit_one(&db, Submission { cpus: 3, ..job("too-many") }).await;
+    assert_eq!(place(&db).await.placed, 0);
+    assert_eq!(advance(&db).await.unwrap(), Advanced { begun: 1, ended: 0 });
+    audit(&db).await;
+}
