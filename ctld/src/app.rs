@@ -3,7 +3,8 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::embedded::Embedded;
-use crate::gather::{Facts, Submissions};
+use crate::gather::{Facts, Positions, Submissions};
+use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::wake::Wakes;
 use sqlx::PgPool;
@@ -25,6 +26,10 @@ pub struct App {
     pub submissions: Submissions,
     /// Where nodes' reports are gathered and recorded in batches.
     pub facts: Facts,
+    /// Who is in which tenant.
+    pub membership: Arc<Membership>,
+    /// Where answers learn which commits they show.
+    pub positions: Positions,
     /// Who wakes whom.
     pub wakes: Arc<Wakes>,
     /// What is counted.
@@ -41,10 +46,12 @@ impl App {
         App {
             submissions: Submissions::start(db.clone(), wakes.clone(), metrics.clone()),
             facts: Facts::start(db.clone(), wakes.clone(), metrics.clone()),
+            positions: Positions::start(db.clone()),
             db,
             config: Arc::new(config),
             embedded,
             clock: Arc::default(),
+            membership: Arc::default(),
             wakes,
             metrics,
             stopping: CancellationToken::new(),

@@ -18,6 +18,7 @@ pub mod index_set;
 pub mod memory;
 pub mod mig_profile;
 pub mod pattern;
+pub mod position;
 pub mod quota;
 pub mod reason;
 pub mod session;

@@ -16,10 +16,12 @@ mod jobs;
 mod node_session;
 mod nodes;
 mod observe;
+mod position;
 mod reply;
 mod reservations;
 mod serve;
 mod submit;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -41,12 +43,16 @@ use utoipa_axum::routes;
     info(
         title = "Better Compute",
         description = "The controller of a Better Compute cluster. Keys are snake case with units in the name, times are \
-                       RFC 3339 in UTC, and every answer that is not a success carries an error with a stable code.",
+                       RFC 3339 in UTC, and every answer that is not a success carries an error with a stable code. A success \
+                       carries the header `bc-position`: what it shows was committed at or before that position. A request with \
+                       `bc-at-least: POSITION` is answered only by a database that has got there: it waits up to 5 s for that, \
+                       and is then refused as UNAVAILABLE.",
     ),
     tags(
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
         (name = "nodes", description = "Nodes and pools, and what takes no new work"),
         (name = "reservations", description = "Capacity booked ahead, and more time for what is booked"),
+        (name = "tenants", description = "Tenants, who is in them, and their quotas"),
         (name = "controller", description = "The controller itself"),
     )
 )]
@@ -77,6 +83,11 @@ pub fn router(app: App) -> Router {
         .routes(routes!(reservations::show))
         .routes(routes!(reservations::cancel))
         .routes(routes!(reservations::extend))
+        .routes(routes!(tenants::list, tenants::add))
+        .routes(routes!(tenants::show))
+        .routes(routes!(tenants::users))
+        .routes(routes!(tenants::quotas))
+        .routes(routes!(tenants::quota, tenants::set_quota))
         .routes(routes!(check::check))
         .routes(routes!(audit::audit))
         .routes(routes!(node_session::open))
@@ -90,6 +101,7 @@ pub fn router(app: App) -> Router {
         .layer(Extension(observe::Document(Bytes::from(document))))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn_with_state(app.clone(), position::carry))
         .layer(middleware::from_fn_with_state(app.clone(), observe::count))
         .with_state(app)
 }

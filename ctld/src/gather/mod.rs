@@ -6,9 +6,11 @@
 //! bounded; a full one answers "try again".
 
 mod facts;
+mod positions;
 mod submissions;
 
 pub use facts::{Facts, Reported};
+pub use positions::Positions;
 pub use submissions::Submissions;
 
 use std::time::{Duration, Instant};

@@ -18,12 +18,14 @@ mod operations;
 pub mod overrun;
 pub mod place;
 pub mod pools;
+pub mod position;
 pub mod quotas;
 pub mod read;
 pub mod reservations;
 pub mod snapshot;
 mod steps;
 pub mod submit;
+pub mod tenants;
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use proto::position::Position;
 use serde_json::Value;
 use sqlx::PgPool;
 use std::os::unix::fs::PermissionsExt;
@@ -34,6 +35,7 @@ pub(super) struct Door {
 pub(super) struct Answer {
     pub status: StatusCode,
     pub retry_after: Option<String>,
+    pub position: Option<Position>,
     pub text: String,
     pub json: Value,
 }
@@ -79,6 +81,11 @@ impl Door {
         self.ask("GET", path, "").await
     }
 
+    /// Asks as the test's own user, with these headers.
+    pub async fn ask_with(&self, method: &str, path: &str, headers: Vec<(&str, String)>) -> Answer {
+        ask_with(connect(&self.socket).await, method, path, "", headers).await
+    }
+
     /// Asks as a plain user: nobody, or where the test may not become nobody, its own user, who must then be plain.
     pub async fn ask_as_nobody(&self, method: &str, path: &str, body: &str) -> Answer {
         ask(connect_as_nobody(&self.socket).await, method, path, body).await
@@ -119,17 +126,32 @@ async fn connect_as_nobody(socket: &Path) -> UnixStream {
 
 /// One request on a connection of its own.
 pub(super) async fn ask(stream: UnixStream, method: &str, path: &str, body: &str) -> Answer {
+    ask_with(stream, method, path, body, vec![]).await
+}
+
+async fn ask_with(
+    stream: UnixStream,
+    method: &str,
+    path: &str,
+    body: &str,
+    headers: Vec<(&str, String)>,
+) -> Answer {
     let mut request = Request::builder().method(method).uri(path).header("host", "ctld");
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
     if !body.is_empty() {
         request = request.header("content-type", "application/json");
     }
     let response = send(stream, request.body(Full::from(body.to_owned())).unwrap()).await;
     let status = response.status();
     let retry_after = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+    let position =
+        response.headers().get("bc-position").map(|value| value.to_str().unwrap().parse().unwrap());
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     let json = serde_json::from_str(&text).unwrap_or(Value::Null);
-    Answer { status, retry_after, text, json }
+    Answer { status, retry_after, position, text, json }
 }
 
 /// Sends a request and gives the response while its connection goes on in the background.

@@ -27,15 +27,22 @@ const PATHS: &[(&str, &str)] = &[
     ("post", "/v1/holds"),
     ("post", "/v1/holds/preview"),
     ("post", "/v1/holds/resume"),
+    ("get", "/v1/pools"),
     ("get", "/v1/gpus/changes"),
     ("post", "/v1/gpus/changes"),
     ("post", "/v1/gpus/changes/{id}/cancel"),
-    ("get", "/v1/pools"),
     ("get", "/v1/reservations"),
     ("post", "/v1/reservations"),
     ("get", "/v1/reservations/{name}"),
     ("post", "/v1/reservations/{name}/cancel"),
     ("post", "/v1/extend"),
+    ("get", "/v1/tenants"),
+    ("post", "/v1/tenants"),
+    ("get", "/v1/tenants/{name}"),
+    ("post", "/v1/tenants/{name}/users"),
+    ("get", "/v1/quotas"),
+    ("get", "/v1/tenants/{name}/quota"),
+    ("post", "/v1/tenants/{name}/quota"),
     ("get", "/v1/check"),
     ("get", "/v1/audit"),
     ("get", "/v1/node-session"),
@@ -199,4 +206,26 @@ async fn the_audit_is_told_to_operators_and_kept_for_check_and_metrics(db: PgPoo
     let health = door.get("/v1/check").await;
     assert!(health.text.contains("broken: keys (1 violations); see `bctl audit`"), "{}", health.text);
     assert_eq!(health.json["ok"], false);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn answers_carry_the_position_they_show_and_a_read_may_ask_for_it(db: PgPool) {
+    let door = Door::open(db).await;
+    let first = door.get("/v1/jobs").await.position.unwrap();
+    let submitted = door.ask("POST", "/v1/jobs", &submission(json!({}))).await;
+    let position = submitted.position.unwrap();
+    assert!(position > first, "{position} {first}");
+    let at_least = |at: String| door.ask_with("GET", "/v1/jobs", vec![("bc-at-least", at)]);
+    let read = at_least(position.to_string()).await;
+    assert_eq!(read.json["jobs"].as_array().map(Vec::len), Some(1));
+    assert!(read.position.unwrap() >= position);
+    let error = at_least("soon".to_owned()).await;
+    assert_eq!(error.error().0, "INVALID_ARGUMENT");
+    assert!(error.position.is_none(), "a refusal shows nothing");
+    // It waits for what may still come, and then says where it is.
+    let never = "FFFFFFFF/0".parse().unwrap();
+    let error = crate::api::position::wait(&door.app, never, Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.code, proto::ErrorCode::Unavailable);
+    let says = "position FFFFFFFF/0 is asked for, and the database is at ";
+    assert!(error.message.starts_with(says), "{}", error.message);
 }
