@@ -3,6 +3,7 @@
 use super::super::super::act::{Acted, cancel, hold, release, requeue};
 use super::super::super::extend::extend;
 use super::super::super::holds::{self, end_quarantine, quarantine, resume};
+use super::super::super::modes;
 use super::super::super::node::{close_session, record_seen};
 use super::super::super::overrun::extend_overdue;
 use super::super::super::place::record_waits;
@@ -11,8 +12,10 @@ use super::super::super::snapshot::queues_with_work;
 use super::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use proto::HoldKind;
-use proto::api::{Begin, CancelRequest, ExtendRequest, Repeat, RepeatEvery, ReserveRequest};
+use proto::api::{
+    Begin, CancelRequest, ExtendRequest, GpuChangeRequest, Repeat, RepeatEvery, ReserveRequest,
+};
+use proto::{GpuMode, HoldKind};
 use rand::seq::IndexedRandom;
 
 type Act = for<'a> fn(&'a World, &'a mut StdRng) -> BoxFuture<'a, Done>;
@@ -34,6 +37,9 @@ pub(super) const ACTS: &[(u32, &str, Act)] = &[
     (2, "drain", |w, r| drained(w, r).boxed()),
     (5, "resume", |w, r| resumed(w, r).boxed()),
     (3, "quarantine", |w, r| quarantined(w, r).boxed()),
+    (3, "mode", |w, r| set_mode(w, r).boxed()),
+    (2, "made", |w, r| modes_due(w, r).boxed()),
+    (1, "unmode", |w, r| unset_mode(w, r).boxed()),
     (3, "health", |w, r| flipped(w, r).boxed()),
     (4, "clock", |w, r| stepped(w, r).boxed()),
 ];
@@ -350,4 +356,40 @@ async fn stepped(world: &World, rng: &mut StdRng) -> Done {
     pass(db, s).await;
     let extended = extend_overdue(db).await?;
     Ok(format!("{s} s, {extended} bookings extended"))
+}
+
+async fn set_mode(world: &World, rng: &mut StdRng) -> Done {
+    let db = world.any(rng);
+    let (mode, slots) = match rng.random_range(0..5) {
+        0 => (GpuMode::Mig, None),
+        1 => (GpuMode::Timeslice, Some(4)),
+        _ => (GpuMode::Whole, None),
+    };
+    let request = GpuChangeRequest {
+        idempotency_key: format!("m{}", world.serial()),
+        gpu: format!("GPU-{}-{}", node_name(rng), rng.random_range(0..4)),
+        mode,
+        slots,
+        layout: None,
+        begin: rng.random_bool(0.6).then(|| Begin::AfterS(rng.random_range(1..300))),
+        window_s: Some(rng.random_range(1..100)),
+        preview: false,
+    };
+    modes::change(db, &caller("root"), &request).await?;
+    Ok(format!("{} to {mode:?} {:?}", request.gpu, request.begin))
+}
+
+async fn modes_due(world: &World, rng: &mut StdRng) -> Done {
+    Ok(format!("{} made", modes::complete_due(world.any(rng)).await?))
+}
+
+async fn unset_mode(world: &World, rng: &mut StdRng) -> Done {
+    let db = world.any(rng);
+    let booked: Vec<i64> =
+        sqlx::query_scalar("SELECT id FROM gpu_changes WHERE ended_at IS NULL ORDER BY id")
+            .fetch_all(db)
+            .await?;
+    let Some(id) = booked.choose(rng).copied() else { return Ok("there is none".into()) };
+    modes::cancel(db, id).await?;
+    Ok(format!("change {id}"))
 }
