@@ -4,6 +4,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::embedded::Embedded;
 use crate::gather::{Facts, Positions, Submissions};
+use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::wake::Wakes;
 use sqlx::PgPool;
@@ -25,6 +26,8 @@ pub struct App {
     pub submissions: Submissions,
     /// Where nodes' reports are gathered and recorded in batches.
     pub facts: Facts,
+    /// Who is in which tenant.
+    pub membership: Arc<Membership>,
     /// Where answers learn which commits they show.
     pub positions: Positions,
     /// Who wakes whom.
@@ -48,6 +51,7 @@ impl App {
             config: Arc::new(config),
             embedded,
             clock: Arc::default(),
+            membership: Arc::default(),
             wakes,
             metrics,
             stopping: CancellationToken::new(),

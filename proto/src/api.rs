@@ -22,6 +22,11 @@
 //! | `GET /v1/gpus/changes`, `POST /v1/gpus/changes` | [`GpuChangeRequest`] → [`GpuChangeList`] / [`GpuChangeAnswer`] |
 //! | `POST /v1/gpus/changes/{id}/cancel` | → [`GpuChangeList`] |
 //! | `GET /v1/pools` | → [`PoolList`] |
+//! | `GET /v1/tenants`, `GET /v1/tenants/{name}` | → [`TenantList`] |
+//! | `POST /v1/tenants` | [`TenantRequest`] → 201 [`TenantList`] |
+//! | `POST /v1/tenants/{name}/users` | [`TenantUsersRequest`] → [`TenantList`] |
+//! | `GET /v1/quotas`, `GET /v1/tenants/{name}/quota` | → [`QuotaList`] |
+//! | `POST /v1/tenants/{name}/quota` | [`QuotaRequest`] → [`QuotaList`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
 //! | `GET /v1/node-session` | WebSocket for `noded`, see [`crate::session`] |
@@ -37,6 +42,7 @@ mod jobs;
 mod nodes;
 mod reservations;
 mod submission;
+mod tenants;
 
 pub use act::*;
 pub use audit::*;
@@ -46,3 +52,4 @@ pub use jobs::*;
 pub use nodes::*;
 pub use reservations::*;
 pub use submission::*;
+pub use tenants::*;

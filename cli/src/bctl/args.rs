@@ -49,6 +49,12 @@ pub enum Act {
     Reservation(ReservationAct),
     /// Give a job or a reservation more time, if the book is free
     Extend(ExtendArgs),
+    /// Show tenants, and say who is in which
+    #[command(subcommand)]
+    Tenant(TenantAct),
+    /// Show and set what tenants may have in use
+    #[command(subcommand)]
+    Quota(QuotaAct),
     /// Check the controller's health (exit code 0 when all is well, 1 when not)
     Check(CheckArgs),
     /// Check every invariant against what the database holds (exit code 0 when all hold, 1 when not)
@@ -102,6 +108,107 @@ pub struct JobsArgs {
     #[arg(short = 'v', long)]
     pub verbose: bool,
     /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Tenants, and who is in which.
+#[derive(Subcommand, Debug)]
+pub enum TenantAct {
+    /// List tenants: all for operators, one's own for others
+    List(TenantListArgs),
+    /// Show one tenant
+    Show(TenantArgs),
+    /// Make a tenant (operators)
+    Add(TenantArgs),
+    /// Move users into a tenant (operators)
+    AddUser(TenantUsersArgs),
+    /// Move users out of a tenant, to tenant default (operators)
+    RemoveUser(TenantUsersArgs),
+}
+
+/// `bctl tenant list`
+#[derive(Args, Debug)]
+pub struct TenantListArgs {
+    /// Leave the titles out
+    #[arg(long)]
+    pub noheader: bool,
+    /// Print JSON as the controller gives it
+    #[arg(long, conflicts_with = "noheader")]
+    pub json: bool,
+}
+
+/// `bctl tenant show` and `add`
+#[derive(Args, Debug)]
+pub struct TenantArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT")]
+    pub tenant: String,
+    /// Print JSON as the controller gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl tenant add-user` and `remove-user`
+#[derive(Args, Debug)]
+pub struct TenantUsersArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT")]
+    pub tenant: String,
+    /// The users
+    #[arg(value_name = "USER", required = true)]
+    pub users: Vec<String>,
+    /// Print JSON as the controller gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Quotas.
+#[derive(Subcommand, Debug)]
+pub enum QuotaAct {
+    /// List quotas: every tenant's for operators, one's own for others
+    List(QuotaListArgs),
+    /// Show a tenant's quota
+    Show(QuotaShowArgs),
+    /// Set limits of a tenant, or take them away (operators)
+    Set(QuotaSetArgs),
+}
+
+/// `bctl quota list`
+#[derive(Args, Debug)]
+pub struct QuotaListArgs {
+    /// Leave the titles out
+    #[arg(long)]
+    pub noheader: bool,
+    /// Print JSON as the controller gives it
+    #[arg(long, conflicts_with = "noheader")]
+    pub json: bool,
+}
+
+/// `bctl quota show`
+#[derive(Args, Debug)]
+pub struct QuotaShowArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT")]
+    pub tenant: String,
+    /// Leave the titles out
+    #[arg(long)]
+    pub noheader: bool,
+    /// Print JSON as the controller gives it
+    #[arg(long, conflicts_with = "noheader")]
+    pub json: bool,
+}
+
+/// `bctl quota set`
+#[derive(Args, Debug)]
+pub struct QuotaSetArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT")]
+    pub tenant: String,
+    /// Limits, such as gpus=8, gpus:a100=2.5, mem=64G, jobs=none: of jobs, cpus, mem, disk, gpus, gpus:MODEL and atoms
+    #[arg(value_name = "RESOURCE=AMOUNT", required = true)]
+    pub limits: Vec<String>,
+    /// Print JSON as the controller gives it
     #[arg(long)]
     pub json: bool,
 }

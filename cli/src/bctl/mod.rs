@@ -9,6 +9,7 @@ pub mod gpus;
 pub mod holds;
 mod nodes;
 pub mod reservations;
+mod tenants;
 
 use crate::bcancel::{report, split};
 use crate::client::{Client, decode, encode};
@@ -44,6 +45,8 @@ pub fn main() -> ExitCode {
             Act::Reserve(args) => frame::block_on(reservations::reserve(*args)),
             Act::Reservation(act) => frame::block_on(reservations::reservation(act)),
             Act::Extend(args) => frame::block_on(reservations::extend(args)),
+            Act::Tenant(act) => frame::block_on(tenants::tenant(act)),
+            Act::Quota(act) => frame::block_on(tenants::quota(act)),
             Act::Check(args) => frame::block_on(check(args)),
             Act::Audit(args) => frame::block_on(audit::audit(args)),
             Act::Up(args) => up::up(args),

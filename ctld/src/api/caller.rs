@@ -5,7 +5,7 @@
 //! caller is told to try again.
 
 use super::error::Failure;
-use crate::app::Caller;
+use crate::app::{App, Caller};
 use crate::config::Config;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -20,19 +20,21 @@ use tokio::net::unix::UCred;
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// The most names remembered; one more and all are asked again.
 const NAMES_MAX: usize = 10_000;
-/// Who is billed, until there are several tenants.
-const TENANT: &str = "default";
 
-/// What every request of a connection carries: its caller, or why there is none.
+/// What every request of a connection carries: its caller, whose tenant each request looks up, or why there is none.
 #[derive(Clone, Debug)]
 pub(super) struct Peer(pub Result<Caller, ApiError>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
+/// A caller of whom the tenant does not matter: known also while the database is away.
+#[derive(Clone, Debug)]
+pub(super) struct Anybody(pub Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for Anybody {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Caller, Failure> {
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Anybody, Failure> {
         match parts.extensions.get::<Peer>() {
-            Some(Peer(caller)) => Ok(caller.clone()?),
+            Some(Peer(caller)) => Ok(Anybody(caller.clone()?)),
             None => {
                 Err(ApiError::new(ErrorCode::PermissionDenied, "the connection does not say who is asking")
                     .into())
@@ -41,15 +43,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
+impl FromRequestParts<App> for Caller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Failure> {
+        let Anybody(mut caller) = Anybody::from_request_parts(parts, app).await?;
+        caller.tenant = app.membership.tenant_of(&app.db, &caller.user).await?;
+        Ok(caller)
+    }
+}
+
 /// A caller who administers. Asked for before the body is read, so that others learn nothing from what is wrong with it.
 #[derive(Clone, Debug)]
 pub(super) struct Operator(pub Caller);
 
-impl<S: Send + Sync> FromRequestParts<S> for Operator {
+impl FromRequestParts<App> for Operator {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Operator, Failure> {
-        let caller = Caller::from_request_parts(parts, state).await?;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Operator, Failure> {
+        let caller = Caller::from_request_parts(parts, app).await?;
         if caller.operator {
             return Ok(Operator(caller));
         }
@@ -72,7 +84,7 @@ impl Users {
         let (uid, gid) = (peer.uid(), peer.gid());
         Peer(self.name(uid).await.map(|user| {
             let operator = uid == 0 || config.operators.contains(&user);
-            Caller { uid, gid, user, tenant: TENANT.to_owned(), operator }
+            Caller { uid, gid, user, tenant: String::new(), operator }
         }))
     }
 

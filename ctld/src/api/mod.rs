@@ -21,6 +21,7 @@ mod reply;
 mod reservations;
 mod serve;
 mod submit;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -51,6 +52,7 @@ use utoipa_axum::routes;
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
         (name = "nodes", description = "Nodes and pools, and what takes no new work"),
         (name = "reservations", description = "Capacity booked ahead, and more time for what is booked"),
+        (name = "tenants", description = "Tenants, who is in them, and their quotas"),
         (name = "controller", description = "The controller itself"),
     )
 )]
@@ -81,6 +83,11 @@ pub fn router(app: App) -> Router {
         .routes(routes!(reservations::show))
         .routes(routes!(reservations::cancel))
         .routes(routes!(reservations::extend))
+        .routes(routes!(tenants::list, tenants::add))
+        .routes(routes!(tenants::show))
+        .routes(routes!(tenants::users))
+        .routes(routes!(tenants::quotas))
+        .routes(routes!(tenants::quota, tenants::set_quota))
         .routes(routes!(check::check))
         .routes(routes!(audit::audit))
         .routes(routes!(node_session::open))

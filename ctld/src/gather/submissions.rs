@@ -4,7 +4,7 @@ use super::batch;
 use crate::app::Caller;
 use crate::metrics::Metrics;
 use crate::store::submit::{Prepared, commit};
-use crate::store::{StoreError, pools, reservations};
+use crate::store::{StoreError, pools, reservations, tenants};
 use crate::wake::Wakes;
 use backon::{ExponentialBuilder, Retryable};
 use ctld_core::admission::{PoolRules, admit};
@@ -126,7 +126,7 @@ impl Submissions {
         Ok(receiver)
     }
 
-    /// The rules of pools and tenants, at most a few seconds old: they change only by configuration.
+    /// The rules of pools and tenants, at most a few seconds old: pools change only by configuration, and a tenant that is not known yet is looked for.
     async fn rules(&self, tenant: &str) -> Result<Arc<Rules>, StoreError> {
         let remembered = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((at, rules)) = remembered
@@ -135,10 +135,9 @@ impl Submissions {
         {
             return Ok(rules);
         }
-        let id = pools::tenant_id(&self.db, tenant).await?;
         let rules = Arc::new(Rules {
             pools: pools::rules(&self.db).await?,
-            tenants: id.map(|id| (tenant.to_owned(), id)).into_iter().collect(),
+            tenants: tenants::ids(&self.db).await?.into_iter().collect(),
         });
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), rules.clone()));
         Ok(rules)

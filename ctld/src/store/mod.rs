@@ -25,6 +25,7 @@ pub mod reservations;
 pub mod snapshot;
 mod steps;
 pub mod submit;
+pub mod tenants;
 
 #[cfg(test)]
 mod tests;

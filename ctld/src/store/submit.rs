@@ -159,10 +159,7 @@ async fn look(
     fresh: &mut Vec<(usize, Charges)>,
     outcomes: &mut HashMap<usize, Outcome>,
 ) -> Result<(), StoreError> {
-    let mut tenants: Vec<i32> = fresh.iter().map(|(i, _)| batch[*i].tenant_id).collect();
-    tenants.sort_unstable();
-    tenants.dedup();
-    let standings = quotas::standings(db, &tenants).await?;
+    let standings = quotas::standings(db, &asks(batch, fresh)).await?;
     if standings.is_empty() || quotas::judge(&standings, &asks(batch, fresh)).iter().all(Result::is_ok) {
         return Ok(());
     }

@@ -5,3 +5,4 @@ mod door;
 mod forms;
 mod jobs;
 mod nodes;
+mod tenants;

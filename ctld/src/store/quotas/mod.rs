@@ -5,11 +5,15 @@
 //! [`charge`] is what counts, under the rows' locks; [`standings`] is a look without, by which most of what is over the limit
 //! is refused before anything is written. The CHECK on the table stands behind both.
 
+mod limits;
+
+pub use limits::{list, set};
+
 use super::{StoreError, row_error};
 use ctld_core::quota::{Charge, Exceeded, Limits, Resource, decide};
 use proto::{ApiError, ErrorCode};
 use sqlx::{PgConnection, PgPool};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Something to be charged.
 pub(super) struct Ask<'a> {
@@ -27,25 +31,49 @@ pub(super) struct Standing {
     used: Charge,
 }
 
-/// Where these tenants stand with what is limited, by tenant; those without limits are missing.
-pub(super) async fn standings(db: &PgPool, tenants: &[i32]) -> Result<HashMap<i32, Standing>, StoreError> {
+/// Where the tenants that ask stand with what is limited, by tenant; those without limits are missing. Makes the rows that a
+/// charge of this needs: made by the charge itself they would come after locks that they belong before.
+pub(super) async fn standings(db: &PgPool, asks: &[Ask<'_>]) -> Result<HashMap<i32, Standing>, StoreError> {
+    let all = Totals::of(asks.iter().map(|ask| (ask.tenant_id, ask.charge)));
+    let (tenants, resources, _) = all.columns();
     let rows = sqlx::query!(
-        r#"SELECT q.tenant_id, t.name, q.resource, q.used, q.max AS "max!"
-           FROM quota_usage q JOIN tenants t ON t.id = q.tenant_id
-           WHERE q.tenant_id = ANY($1) AND q.max IS NOT NULL"#,
-        tenants
+        "SELECT q.tenant_id, t.name, q.resource, q.used, q.max
+         FROM quota_usage q JOIN tenants t ON t.id = q.tenant_id
+         WHERE q.tenant_id = ANY($1) AND (q.max IS NOT NULL OR q.resource = ANY($2))",
+        &tenants,
+        &resources
     )
     .fetch_all(db)
     .await?;
+    let found: HashSet<(i32, &str)> = rows.iter().map(|row| (row.tenant_id, row.resource.as_str())).collect();
+    if all.0.keys().any(|(tenant_id, resource)| !found.contains(&(*tenant_id, resource))) {
+        all.make_rows(db).await?;
+    }
     let mut standings: HashMap<i32, Standing> = HashMap::new();
     for row in rows {
+        let Some(max) = row.max else { continue };
         let standing = standings.entry(row.tenant_id).or_default();
         let resource = resource(&row.resource)?;
-        standing.limits.insert(resource.clone(), row.max.unsigned_abs());
+        standing.limits.insert(resource.clone(), max.unsigned_abs());
         standing.used.add(&[(resource, row.used.unsigned_abs())].into_iter().collect());
         standing.name = row.name;
     }
     Ok(standings)
+}
+
+/// Whether a charge of this finds its rows.
+pub(super) async fn has_rows(tx: &mut PgConnection, asks: &[Ask<'_>]) -> Result<bool, StoreError> {
+    let all = Totals::of(asks.iter().map(|ask| (ask.tenant_id, ask.charge)));
+    let (tenants, resources, _) = all.columns();
+    let there = sqlx::query_scalar!(
+        r#"SELECT count(*) AS "count!" FROM unnest($1::int[], $2::text[]) AS i(tenant_id, resource)
+           JOIN quota_usage USING (tenant_id, resource)"#,
+        &tenants,
+        &resources
+    )
+    .fetch_one(tx)
+    .await?;
+    Ok(there == saturating(all.0.len() as u64))
 }
 
 /// Which of these fit, in their order, beside what is used and the ones before.
@@ -66,7 +94,8 @@ pub(super) fn judge(standings: &HashMap<i32, Standing>, asks: &[Ask<'_>]) -> Vec
     answers
 }
 
-/// Charges what fits, in order, and refuses the rest. The rows stay locked until the transaction ends: call it last.
+/// Charges what fits, in order, and refuses the rest. The rows must be there ([`standings`] makes them), and stay locked until
+/// the transaction ends: call it last.
 pub(super) async fn charge(
     tx: &mut PgConnection,
     asks: &[Ask<'_>],
@@ -76,13 +105,13 @@ pub(super) async fn charge(
     if all.is_empty() || all.charge(tx).await? {
         return Ok(asks.iter().map(|_| Ok(())).collect());
     }
-    // 2. Something does not, or is the first of its kind: one by one, by what stands under the locks.
+    // 2. Something does not: one by one, by what stands under the locks.
     let standings = all.lock(tx).await?;
     let answers = judge(&standings, asks);
     let fits = asks.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
     let fits = Totals::of(fits.map(|(ask, _)| (ask.tenant_id, ask.charge)));
     if !fits.is_empty() && !fits.charge(tx).await? {
-        // The rows are locked and were judged by the same numbers.
+        // The rows are locked and were judged by the same numbers: one is missing.
         return Err(StoreError::Database(sqlx::Error::RowNotFound));
     }
     Ok(answers)
@@ -199,8 +228,8 @@ impl Totals {
         Ok(charged.execute(tx).await?.rows_affected() > 0)
     }
 
-    /// Locks the rows, made where they are missing, and reads them.
-    async fn lock(&self, tx: &mut PgConnection) -> Result<HashMap<i32, Standing>, StoreError> {
+    /// Makes the rows that are missing.
+    async fn make_rows(&self, db: &PgPool) -> Result<(), StoreError> {
         let (tenants, resources, _) = self.columns();
         sqlx::query!(
             "INSERT INTO quota_usage (tenant_id, resource) SELECT * FROM unnest($1::int[], $2::text[])
@@ -208,8 +237,14 @@ impl Totals {
             &tenants,
             &resources
         )
-        .execute(&mut *tx)
+        .execute(db)
         .await?;
+        Ok(())
+    }
+
+    /// Locks the rows and reads them.
+    async fn lock(&self, tx: &mut PgConnection) -> Result<HashMap<i32, Standing>, StoreError> {
+        let (tenants, resources, _) = self.columns();
         let rows = sqlx::query!(
             r#"SELECT q.tenant_id, t.name, q.resource, q.used, q.max
                FROM quota_usage q JOIN tenants t ON t.id = q.tenant_id

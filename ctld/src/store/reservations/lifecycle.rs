@@ -3,8 +3,9 @@
 //! When it begins its amounts are in use: they enter the nodes' counters. When it ends they leave them, its bookings move to
 //! history, and a job that is still in it goes on in its own name.
 
-use super::super::{StoreError, condition_value};
+use super::super::{StoreError, condition_value, quotas};
 use crate::app::Caller;
+use ctld_core::quota::Charge;
 use proto::{ApiError, Condition, ErrorCode, Reason};
 use sqlx::{PgConnection, PgPool};
 
@@ -28,10 +29,12 @@ pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
     let due = due(&mut tx, None).await?;
     let all: Vec<i64> = ended.iter().chain(&due).copied().collect();
     lock_amounts(&mut tx, &all).await?;
+    let mut charges = Vec::with_capacity(ended.len());
     for id in &ended {
-        end(&mut tx, *id, "completed").await?;
+        charges.push(end(&mut tx, *id, "completed").await?);
     }
     let begun = begin(&mut tx, &due).await?;
+    quotas::refund(&mut tx, &charges).await?;
     tx.commit().await?;
     tell_waiting_jobs(db).await?;
     Ok(Advanced { begun, ended: ended.len() })
@@ -131,8 +134,9 @@ async fn use_amounts(tx: &mut PgConnection, id: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Ends a reservation that its caller has locked, with its nodes' amounts.
-async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(), StoreError> {
+/// Ends a reservation that its caller has locked, with its nodes' amounts. Returns what is to be given back, and to which
+/// tenant.
+async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(i32, Charge), StoreError> {
     // What is still inside goes on in its own name; what it has is at most what the reservation had.
     sqlx::query!(
         "UPDATE node_resources r SET allocated = r.allocated + u.inside - u.reserved
@@ -174,14 +178,15 @@ async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(), StoreErr
     )
     .execute(&mut *tx)
     .await?;
-    sqlx::query!(
-        "UPDATE reservations SET state = $2, ended_at = compute_now(), version = version + 1 WHERE id = $1",
+    let ended = sqlx::query!(
+        "UPDATE reservations SET state = $2, ended_at = compute_now(), version = version + 1 WHERE id = $1
+         RETURNING tenant_id, charge",
         id,
         state
     )
-    .execute(tx)
+    .fetch_one(tx)
     .await?;
-    Ok(())
+    Ok((ended.tenant_id, quotas::charge_from("reservations", &ended.charge)?))
 }
 
 /// Tells jobs that wait for a reservation that has ended. In a transaction of its own, since jobs are locked before
@@ -222,9 +227,11 @@ pub async fn cancel(db: &PgPool, caller: &Caller, name: &str) -> Result<Vec<i64>
     }
     let ids: Vec<i64> = rows.into_iter().map(|row| row.id).collect();
     lock_amounts(&mut tx, &ids).await?;
+    let mut charges = Vec::with_capacity(ids.len());
     for id in &ids {
-        end(&mut tx, *id, "cancelled").await?;
+        charges.push(end(&mut tx, *id, "cancelled").await?);
     }
+    quotas::refund(&mut tx, &charges).await?;
     tx.commit().await?;
     tell_waiting_jobs(db).await?;
     Ok(ids)

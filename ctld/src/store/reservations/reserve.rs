@@ -6,14 +6,17 @@
 
 use super::super::operations::Operation;
 use super::super::place::lock_nodes_amounts;
-use super::super::{StoreError, pools};
+use super::super::quotas::{self, Ask};
+use super::super::{StoreError, pools, tenants};
 use super::fleet::Fleet;
 use super::read;
 use crate::app::Caller;
 use chrono::{DateTime, TimeDelta, Utc};
 use ctld_core::atom::{Setting, taken};
+use ctld_core::gpu_share::GpuShare;
 use ctld_core::mig;
 use ctld_core::plan::{Shape, Share, place, why_not};
+use ctld_core::quota::{Charge, Resource};
 use ctld_core::recurrence::beginnings;
 use ctld_core::span::Span;
 use ctld_core::timeline::During;
@@ -21,6 +24,7 @@ use proto::api::{Begin, RESERVE_NAMES_MAX, ReservationList, ReserveRequest, SERI
 use proto::{ApiError, Atom, ErrorCode, GpuAtom};
 use sqlx::postgres::types::PgRange;
 use sqlx::{PgConnection, PgPool};
+use std::collections::HashMap;
 use std::ops::Bound;
 
 /// How often a place is sought anew after somebody else took it.
@@ -70,12 +74,15 @@ struct Piece {
 }
 
 /// A part of a GPU.
+#[derive(Clone)]
 struct Part {
     gpu_id: i64,
     atom: Atom,
     mode: &'static str,
     slots: i32,
     spans: Vec<Span>,
+    /// What it counts against a quota.
+    counts: GpuShare,
 }
 
 /// `None`: somebody else was faster.
@@ -108,7 +115,7 @@ async fn try_reserve(
             .map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
         let pieces = shares.into_iter().map(|share| {
             let atoms = parts.iter().filter(|(node_id, _, _)| *node_id == share.node_id);
-            Piece { atoms: atoms.map(|(_, _, atom)| part_of(atom)).collect(), share }
+            Piece { atoms: atoms.map(|(_, _, part)| part.clone()).collect(), share }
         });
         all.push((begin_at, end_at, pieces.collect()));
     }
@@ -121,13 +128,28 @@ async fn try_reserve(
     sqlx::query!("SELECT id FROM nodes WHERE id = ANY($1) ORDER BY id FOR SHARE", &node_ids)
         .fetch_all(&mut *tx)
         .await?;
-    sqlx::query!("SELECT id FROM gpus WHERE id = ANY($1) ORDER BY id FOR SHARE", &gpu_ids)
+    let gpus = sqlx::query!("SELECT id, model FROM gpus WHERE id = ANY($1) ORDER BY id FOR SHARE", &gpu_ids)
         .fetch_all(&mut *tx)
         .await?;
+    let models: HashMap<i64, String> = gpus.into_iter().map(|gpu| (gpu.id, gpu.model)).collect();
     lock_nodes_amounts(&mut tx, &node_ids).await?;
     // Read anew under the locks: what the search saw may have been taken since.
     let fleet = Fleet::read(&mut tx, pool_id).await?;
     let owner = request.owner.as_deref().unwrap_or(&caller.user);
+    // Whoever makes it, it is its owner's, and charged there.
+    let tenant_id = match owner == caller.user {
+        true => operation.tenant_id,
+        false => tenants::id(db, &tenants::of_user(db, owner).await?).await?,
+    };
+    let charges: Vec<Charge> = all.iter().map(|(_, _, pieces)| charge_of(pieces, &models)).collect();
+    let mut total = Charge::default();
+    charges.iter().for_each(|charge| total.add(charge));
+    let asks = [Ask { tenant_id, charge: &total }];
+    if !quotas::has_rows(&mut tx, &asks).await? {
+        tx.rollback().await?;
+        quotas::standings(db, &asks).await?;
+        return Ok(None);
+    }
     let mut ids: Vec<i64> = Vec::new();
     for (occurrence, (begin_at, end_at, pieces)) in all.iter().enumerate() {
         let during = During::new(fleet.micros(*begin_at), Some(fleet.micros(*end_at)));
@@ -148,10 +170,10 @@ async fn try_reserve(
         }
         let id = sqlx::query_scalar!(
             "INSERT INTO reservations (tenant_id, pool_id, name, owner, author, users, accounts, during, state, series_id,
-                 occurrence, request, created_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, tstzrange($8, $9), 'booked', $10, $11, $12, compute_now())
+                 occurrence, request, charge, created_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, tstzrange($8, $9), 'booked', $10, $11, $12, $13, compute_now())
              RETURNING id",
-            operation.tenant_id,
+            tenant_id,
             pool_id,
             request.name,
             owner,
@@ -162,7 +184,8 @@ async fn try_reserve(
             end_at,
             ids.first().copied(),
             occurrence as i32 + 1,
-            serde_json::to_value(request).map_err(|e| sqlx::Error::Encode(e.into()))?
+            serde_json::to_value(request).map_err(|e| sqlx::Error::Encode(e.into()))?,
+            quotas::charge_value(&charges[occurrence])
         )
         .fetch_one(&mut *tx)
         .await
@@ -177,8 +200,30 @@ async fn try_reserve(
     super::lifecycle::begin_due(&mut tx, &ids).await?;
     let list = read::by_ids(&mut tx, &ids).await?;
     operation.answer(&mut tx, &list).await?;
+
+    // 3. What its tenant is charged until it ends: every occurrence, since every one is held.
+    for answer in quotas::charge(&mut tx, &asks).await? {
+        answer?;
+    }
     tx.commit().await?;
     Ok(Some(list))
+}
+
+/// What one occurrence is charged: what it books.
+fn charge_of(pieces: &[Piece], models: &HashMap<i64, String>) -> Charge {
+    let mut amounts: Vec<(Resource, u64)> = Vec::new();
+    for piece in pieces {
+        let Share { cpus, mem_mib, disk_mib, gpu_ids, .. } = &piece.share;
+        let booked = [(Resource::Cpus, cpus), (Resource::MemMib, mem_mib), (Resource::DiskMib, disk_mib)];
+        amounts.extend(booked.map(|(resource, amount)| (resource, amount.unsigned_abs())));
+        let whole = gpu_ids.iter().map(|id| (*id, GpuShare::ONE));
+        for (gpu_id, share) in whole.chain(piece.atoms.iter().map(|part| (part.gpu_id, part.counts))) {
+            amounts.extend([(Resource::Gpus, share.units()), (Resource::Atoms, 1)]);
+            let names = models.get(&gpu_id).map(|model| Resource::of_model(model)).unwrap_or_default();
+            amounts.extend(names.into_iter().map(|name| (name, share.units())));
+        }
+    }
+    amounts.into_iter().collect()
 }
 
 /// Refuses a part of a GPU that is named and held.
@@ -188,8 +233,8 @@ fn refuse_held(
     parts: &[Named],
     range: During,
 ) -> Result<(), StoreError> {
-    for ((node_id, node, (gpu_id, _, _, spans, _)), atom) in parts.iter().zip(&request.atoms) {
-        if let Some(kind) = fleet.held(*node_id, *gpu_id, spans, range) {
+    for ((node_id, node, part), atom) in parts.iter().zip(&request.atoms) {
+        if let Some(kind) = fleet.held(*node_id, part.gpu_id, &part.spans, range) {
             let message =
                 format!("reservation \"{}\" cannot have {atom}: a {kind} holds it then", request.name);
             return Err(ApiError::new(ErrorCode::Conflict, message)
@@ -259,11 +304,8 @@ fn range(span: Span) -> PgRange<i32> {
     }
 }
 
-type Named = (i64, String, (i64, Atom, i32, Vec<Span>, &'static str));
-
-fn part_of((gpu_id, atom, slots, spans, mode): &(i64, Atom, i32, Vec<Span>, &'static str)) -> Part {
-    Part { gpu_id: *gpu_id, atom: *atom, mode, slots: *slots, spans: spans.clone() }
-}
+/// A part that was named, and the node it is on.
+type Named = (i64, String, Part);
 
 /// The parts of GPUs that are named: on which node, and what each covers.
 async fn parts(tx: &mut PgConnection, pool_id: i32, atoms: &[GpuAtom]) -> Result<Vec<Named>, StoreError> {
@@ -293,7 +335,9 @@ async fn parts(tx: &mut PgConnection, pool_id: i32, atoms: &[GpuAtom]) -> Result
         let taken = taken(named.atom, setting).map_err(|e| invalid(&format!("\"{named}\": {e}")))?;
         let mut spans = vec![taken.span];
         spans.extend(taken.media);
-        parts.push((row.node_id, row.name, (row.id, named.atom, slots, spans, setting.mode().name())));
+        let mode = setting.mode().name();
+        let part = Part { gpu_id: row.id, atom: named.atom, mode, slots, spans, counts: taken.share };
+        parts.push((row.node_id, row.name, part));
     }
     Ok(parts)
 }

@@ -1,11 +1,10 @@
--- Charges tenants all of this, or nothing: nothing if a row is missing or would pass its limit. The rows are locked in
--- order, and read as they are then; where one is missing none is locked, since it comes somewhere within that order.
+-- Charges tenants all of this, or nothing: nothing if one would pass its limit. The rows are locked in
+-- order, and read as they are then.
 WITH asked AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::bigint[]) AS t (tenant_id, resource, amount)
 ), locked AS (
     SELECT q.tenant_id, q.resource, a.amount, a.amount <= coalesce(q.max, 9223372036854775807) - q.used AS fits
     FROM quota_usage q JOIN asked a ON a.tenant_id = q.tenant_id AND a.resource = q.resource
-    WHERE (SELECT count(*) FROM asked) = (SELECT count(*) FROM quota_usage JOIN asked USING (tenant_id, resource))
     ORDER BY q.tenant_id, q.resource
     FOR UPDATE OF q
 )

@@ -2,9 +2,10 @@
 //! pass it.
 
 use super::super::act::{cancel, requeue};
+use super::super::reservations;
 use super::*;
 use proto::ErrorCode;
-use proto::api::{ActOutcome, CancelRequest};
+use proto::api::{ActOutcome, Begin, CancelRequest, Repeat, RepeatEvery, ReserveRequest};
 
 /// Limits of tenant "default", as an administrator sets them.
 async fn limit(db: &PgPool, resource: &str, max: i64) {
@@ -244,6 +245,53 @@ async fn a_limit_set_below_the_use_lets_nothing_new_in_until_use_is_below_it(db:
     }
     submit_one(&db, job("d")).await;
     assert_eq!(accepted(&submit(&db, "alice", vec![job("e")]).await), 0);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_reservation_is_charged_until_it_ends_and_jobs_inside_count_as_jobs_alone(db: PgPool) {
+    with_pool(&db).await;
+    node(&db, "n1", 8, 2).await;
+    limit(&db, "gpus:a100-80gb", 3 * 5040).await;
+    let request = |name: &str, gpus, times| ReserveRequest {
+        idempotency_key: name.into(),
+        name: name.into(),
+        begin: Some(Begin::AfterS(3600)),
+        duration_s: Some(3600),
+        cpus: 4,
+        gpus,
+        repeat: Some(Repeat { every: RepeatEvery::Day, times }),
+        ..ReserveRequest::default()
+    };
+    let refused = reservations::reserve(&db, &caller("alice"), &request("r", 1, 4)).await.unwrap_err();
+    let refused = ApiError::from(refused);
+    assert_eq!(refused.code, ErrorCode::QuotaExceeded);
+    assert!(refused.message.ends_with("0 of at most 3 gpus:a100-80gb in use; 4 more asked"), "{refused}");
+    for _ in 0..2 {
+        reservations::reserve(&db, &caller("alice"), &request("r", 1, 3)).await.unwrap();
+        assert_eq!(
+            (used(&db, "gpus:a100").await, used(&db, "cpus").await, used(&db, "jobs").await),
+            (3 * 5040, 12, 0)
+        );
+    }
+    audit(&db).await;
+    let inside = reservations::admit(&db, &caller("alice"), None, "r").await.unwrap().id;
+    let pools = rules(&db).await.unwrap();
+    let submission = gpus("a", 1);
+    let prepared = Prepared {
+        tenant_id: tenant_id(&db, "default").await.unwrap().unwrap(),
+        user: "alice".into(),
+        uid: 1000,
+        gid: 1000,
+        admitted: admit(&submission, &pools, false).unwrap(),
+        reservation_id: Some(inside),
+        submission,
+    };
+    commit(&db, &[prepared]).await.unwrap().remove(0).unwrap();
+    assert_eq!((used(&db, "gpu_units").await, used(&db, "jobs").await), (3 * 5040, 1));
+    audit(&db).await;
+    reservations::cancel(&db, &caller("alice"), "r").await.unwrap();
+    assert_eq!((used(&db, "gpu_units").await, used(&db, "cpus").await, used(&db, "jobs").await), (0, 0, 1));
+    audit(&db).await;
 }
 
 /// Whatever the code does, the table takes no use beyond the ceiling.
