@@ -3,13 +3,13 @@
 WITH given AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::bigint[]) AS t (tenant_id, resource, amount)
 ), locked AS (
-    SELECT q.tenant_id, q.resource, g.amount
+    SELECT q.tenant_id, q.resource, q.used, q.max, g.amount
     FROM quota_usage q JOIN given g ON g.tenant_id = q.tenant_id AND g.resource = q.resource
     ORDER BY q.tenant_id, q.resource
     FOR UPDATE OF q
 )
 UPDATE quota_usage q
-SET used = q.used - l.amount,
-    ceiling = CASE WHEN q.max IS NOT NULL THEN GREATEST(q.max, q.used - l.amount) END
+SET used = l.used - l.amount,
+    ceiling = CASE WHEN l.max IS NOT NULL THEN GREATEST(l.max, l.used - l.amount) END
 FROM locked l
 WHERE q.tenant_id = l.tenant_id AND q.resource = l.resource

@@ -2,10 +2,12 @@
 //! pass it.
 
 use super::super::act::{cancel, requeue};
+use super::super::quotas::Ask;
 use super::super::reservations;
 use super::*;
 use proto::ErrorCode;
 use proto::api::{ActOutcome, Begin, CancelRequest, Repeat, RepeatEvery, ReserveRequest};
+use proto::quota::Resource;
 
 /// Limits of tenant "default", as an administrator sets them.
 async fn limit(db: &PgPool, resource: &str, max: i64) {
@@ -335,4 +337,33 @@ async fn charges_that_only_read_and_compare_pass_the_limit(db: PgPool) {
         let sold: i64 = sqlx::query_scalar("SELECT sum(gpus) FROM naive").fetch_one(&db).await.unwrap();
         assert_eq!(sold, 12, "{level}: two sixes out of eight");
     }
+}
+
+/// A charge that waits for a refund is judged and written by what the refund left, not by what stood before the wait.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_charge_that_waits_for_a_refund_gets_what_that_gave_back(db: PgPool) {
+    with_pool(&db).await;
+    limit(&db, "jobs", 1).await;
+    submit_one(&db, job("first")).await;
+    let mut refund = db.begin().await.unwrap();
+    sqlx::query("UPDATE quota_usage SET used = 0 WHERE resource = 'jobs'")
+        .execute(&mut *refund)
+        .await
+        .unwrap();
+    let other = db.clone();
+    let charge = tokio::spawn(async move {
+        let charge = [(Resource::Jobs, 1)].into_iter().collect();
+        let mut tx = other.begin().await.unwrap();
+        let answers =
+            crate::store::quotas::charge(&mut tx, &[Ask { tenant_id: 1, charge: &charge }]).await.unwrap();
+        tx.commit().await.unwrap();
+        answers
+    });
+    let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
+    while !sqlx::query_scalar::<_, bool>(waits).fetch_one(&db).await.unwrap() {
+        tokio::task::yield_now().await;
+    }
+    refund.commit().await.unwrap();
+    assert_eq!(charge.await.unwrap(), [Ok(())]);
+    assert_eq!(used(&db, "jobs").await, 1);
 }

@@ -40,6 +40,7 @@ pub(super) const ACTS: &[(u32, &str, Act)] = &[
     (3, "mode", |w, r| set_mode(w, r).boxed()),
     (2, "made", |w, r| modes_due(w, r).boxed()),
     (1, "unmode", |w, r| unset_mode(w, r).boxed()),
+    (2, "quota", |w, r| limited(w, r).boxed()),
     (3, "health", |w, r| flipped(w, r).boxed()),
     (4, "clock", |w, r| stepped(w, r).boxed()),
 ];
@@ -392,4 +393,23 @@ async fn unset_mode(world: &World, rng: &mut StdRng) -> Done {
     let Some(id) = booked.choose(rng).copied() else { return Ok("there is none".into()) };
     modes::cancel(db, id).await?;
     Ok(format!("change {id}"))
+}
+
+/// Another limit, or none; also one below what is used.
+async fn limited(world: &World, rng: &mut StdRng) -> Done {
+    let db = world.any(rng);
+    let limits = [("jobs", 400), ("cpus", 800), ("gpu_units", 400 * 5040)];
+    let (resource, most) = limits.choose(rng).copied().unwrap();
+    let max: Option<i64> = rng.random_bool(0.6).then(|| rng.random_range(0..most));
+    sqlx::query(
+        "INSERT INTO quota_usage AS q (tenant_id, resource, max, ceiling)
+         SELECT id, $1, $2, $2 FROM tenants WHERE name = 'default'
+         ON CONFLICT (tenant_id, resource) DO UPDATE
+         SET max = $2, ceiling = CASE WHEN $2 IS NOT NULL THEN GREATEST($2, q.used) END",
+    )
+    .bind(resource)
+    .bind(max)
+    .execute(db)
+    .await?;
+    Ok(format!("{resource} {max:?}"))
 }
