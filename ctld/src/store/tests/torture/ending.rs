@@ -43,7 +43,7 @@ pub(super) async fn everything_ends(world: &World) -> Result<(), String> {
     world.check().await?;
     let left: Vec<String> = sqlx::query_scalar(
         "SELECT format('job %s is %s', id, state) FROM jobs WHERE ended_at IS NULL
-         UNION ALL SELECT format('%s of GPU %s is booked', atom, gpu_id) FROM device_bookings
+         UNION ALL SELECT format('%s of GPU %s is booked', atom, gpu_id) FROM device_bookings WHERE kind <> 'mode_change'
          UNION ALL SELECT format('part of node %s is booked', node_id) FROM node_bookings
          UNION ALL SELECT format('%s %s of node %s are allocated', allocated, resource, node_id) FROM node_resources
              WHERE allocated <> 0",
