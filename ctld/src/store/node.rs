@@ -102,6 +102,14 @@ async fn take_gpus(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result
     let mut gpus = hello.inventory.gpus.clone();
     gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));
     let uuids: Vec<String> = gpus.iter().map(|g| g.uuid.clone()).collect();
+    // In the order in which others lock several GPUs.
+    sqlx::query!(
+        "SELECT id FROM gpus WHERE node_id = $1 OR uuid = ANY($2) ORDER BY id FOR UPDATE",
+        node_id,
+        &uuids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
     let elsewhere = sqlx::query_scalar!(
         "SELECT n.name FROM gpus g JOIN nodes n ON n.id = g.node_id
          WHERE g.uuid = ANY($1) AND g.node_id <> $2
