@@ -18,7 +18,7 @@ RELEASE  = $(TARGET)/release
 COMMANDS = bsub bq bcancel binfo bctl
 DAEMONS  = ctld noded
 
-.PHONY: help build demo demo-down check torture bench install clean
+.PHONY: help build demo demo-down check torture drill bench install clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,11 @@ torture: ## Attack the book with many acts at once: SECONDS_TO_RUN=600 SEED=1
 	@scripts/install-postgresql
 	@SECONDS_TO_RUN=$(or $(SECONDS_TO_RUN),600) SEED=$(SEED) scripts/test-db \
 	    $(CARGO) test --locked --package ctld --lib -- --nocapture store::tests::torture
+
+drill: ## Sell two sixes of eight in four forms, of which one must fail: SECONDS_TO_RUN=5 SEED=1
+	@$(CARGO) build --quiet --locked --package tests --bin drill
+	@scripts/install-postgresql
+	@scripts/test-db --durable $(TARGET)/debug/drill --seconds $(or $(SECONDS_TO_RUN),5) $(if $(SEED),--seed $(SEED))
 
 bench: ## Measure; prints JSON lines
 	@$(CARGO) build --quiet --locked --release --package cli --package ctld --package noded --package tests --bins
