@@ -83,11 +83,12 @@ pub fn in_the_way(
     let (atom, span, during) = booked;
     let begins_in_window = window.end().is_none_or(|end| during.start() < end);
     let lasts_beyond_start = during.end().is_none_or(|end| end > window.start());
-    if !lasts_beyond_start || until.is_some_and(|until| during.start() >= until) {
+    if !lasts_beyond_start {
         return false;
     }
     let overlaps = begins_in_window && parts.iter().any(|(_, part)| part.overlaps(span));
-    overlaps || !atom.is_some_and(|atom| after.has(atom))
+    let in_its_time = until.is_none_or(|until| during.start() < until);
+    overlaps || in_its_time && !atom.is_some_and(|atom| after.has(atom))
 }
 
 /// Words that make no layout.
@@ -206,6 +207,8 @@ mod tests {
         assert!(way(Atom::Whole, during(0, 101)) && way(slot, during(105, 200)), "they overlap the window");
         assert!(way(Atom::Whole, during(110, 120)) && !way(slot, during(110, 120)));
         assert!(!way(Atom::Whole, during(500, 600)), "another change comes before");
+        let near = in_the_way((Some(slot), span, during(105, 106)), &parts, window, &slots, Some(105));
+        assert!(near, "the later change comes within the window");
         assert!(way("slot:1/8".parse().unwrap(), during(110, 120)), "of another number of slots");
         assert!(
             in_the_way((None, Span::ALL, during(105, 106)), &parts, window, &slots, None),

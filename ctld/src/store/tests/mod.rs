@@ -8,6 +8,7 @@ mod modes;
 mod overcommitting;
 mod placing;
 mod quotas;
+mod random_books;
 mod reporting;
 mod reserving;
 mod submitting;
