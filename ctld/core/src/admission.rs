@@ -3,7 +3,9 @@
 //! The commands check the same things where they can, to answer with the option's name; this is the check that counts,
 //! since anybody may speak to the API. An unreadable or impossible value is refused, never replaced.
 
+use chrono::Datelike;
 use proto::api::{ENV_BYTES_MAX, NAME_BYTES_MAX, SCRIPT_BYTES_MAX, Submission};
+use proto::index_set::INDEX_MAX;
 use proto::{ApiError, ErrorCode};
 
 /// The rules of the pool a job goes to.
@@ -43,6 +45,10 @@ pub const PRIORITY_BASE: i64 = 1000;
 const COUNT_MAX: u32 = 1_000_000;
 /// The longest time limit, seconds: a hundred years, so that instants stay in range.
 pub const TIME_LIMIT_MAX_S: u64 = 100 * 366 * 86_400;
+/// The years in which a begin time may be: within what every part can tell.
+const YEAR_MIN: i32 = 1970;
+/// See [`YEAR_MIN`].
+const YEAR_MAX: i32 = 9999;
 /// The most memory or disk a request may name, MiB: an exbibyte.
 const MEM_MAX_MIB: u64 = 1 << 40;
 /// The longest key, path, pattern or comment, bytes.
@@ -166,6 +172,14 @@ fn check_amounts(job: &Submission) -> Result<(), ApiError> {
     {
         return Err(invalid(format!("begin is {s} s from now, at most {TIME_LIMIT_MAX_S} accepted")));
     }
+    if let Some(proto::api::Begin::At(at)) = job.begin
+        && !(YEAR_MIN..=YEAR_MAX).contains(&at.year())
+    {
+        return Err(invalid(format!(
+            "begin is in the year {}, {YEAR_MIN} to {YEAR_MAX} accepted",
+            at.year()
+        )));
+    }
     if job.umask > 0o777 {
         return Err(invalid(format!("umask is {:o}, at most 777 accepted", job.umask)));
     }
@@ -181,8 +195,8 @@ fn check_amounts(job: &Submission) -> Result<(), ApiError> {
         if array.indices.is_empty() {
             return Err(invalid("the array has no index"));
         }
-        if array.throttle == Some(0) {
-            return Err(invalid("the array's throttle is 0, 1 or more accepted"));
+        if let Some(throttle) = array.throttle.filter(|throttle| !(1..=INDEX_MAX).contains(throttle)) {
+            return Err(invalid(format!("the array's throttle is {throttle}, 1 to {INDEX_MAX} accepted")));
         }
     }
     Ok(())

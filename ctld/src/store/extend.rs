@@ -6,6 +6,7 @@
 use super::holds::{span_of, standing};
 use super::operations::Operation;
 use super::place::{booked_for_us, lock_nodes_amounts};
+use super::reservations::AHEAD_MAX;
 use super::{StoreError, pools};
 use crate::app::Caller;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -238,7 +239,7 @@ async fn extend_reservation(
 ) -> Result<Extended, StoreError> {
     let name = &request.what;
     let row = sqlx::query!(
-        r#"SELECT id, owner, upper(during) AS "end_at!" FROM reservations
+        r#"SELECT id, owner, upper(during) AS "end_at!", compute_now() AS "now!" FROM reservations
            WHERE name = $1 AND ended_at IS NULL ORDER BY upper(during) LIMIT 1 FOR NO KEY UPDATE"#,
         name
     )
@@ -260,6 +261,9 @@ async fn extend_reservation(
     let Some(end_at) = end_at.filter(|end_at| *end_at > row.end_at) else {
         return Err(invalid(&format!("reservation \"{name}\" ends at {} already", shown(row.end_at))));
     };
+    if end_at - row.now > AHEAD_MAX {
+        return Err(invalid(&format!("it would end at {}, more than ten years from now", shown(end_at))));
+    }
     let nodes = sqlx::query_scalar!(
         "SELECT DISTINCT node_id FROM node_bookings WHERE reservation_id = $1 ORDER BY node_id",
         row.id

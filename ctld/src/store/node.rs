@@ -152,6 +152,15 @@ async fn take_gpus(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result
         &mem,
         &declared
     )
+    .execute(&mut *tx)
+    .await?;
+    // A GPU that came with another node's name takes its holds along.
+    sqlx::query!(
+        "UPDATE holds h SET node_id = $1 FROM gpus g
+         WHERE g.id = h.gpu_id AND g.uuid = ANY($2) AND h.closed_at IS NULL AND h.node_id <> $1",
+        node_id,
+        &uuids
+    )
     .execute(tx)
     .await?;
     Ok(())

@@ -101,6 +101,14 @@ fn going_before_others_is_for_operators() {
     assert_eq!(admit(&Submission { nice: -5, ..job() }, &pools(), true).unwrap().priority, 1005);
 }
 
+fn throttled(throttle: u32) -> ArraySpec {
+    ArraySpec { indices: "0-9".parse().unwrap(), throttle: Some(throttle) }
+}
+
+fn year(year: i32) -> chrono::DateTime<chrono::Utc> {
+    chrono::NaiveDate::from_ymd_opt(year, 6, 1).unwrap().and_time(chrono::NaiveTime::MIN).and_utc()
+}
+
 #[test]
 fn impossible_values_are_refused_each_with_its_own_sentence() {
     let long = "x".repeat(SCRIPT_BYTES_MAX);
@@ -127,6 +135,10 @@ fn impossible_values_are_refused_each_with_its_own_sentence() {
         ("idempotency key", refused(|j| j.idempotency_key = String::new())),
         ("no GPU asked for", refused(|j| j.gpu_type = Some("a100".into()))),
         ("no index", refused(|j| j.array = Some(empty_array))),
+        ("throttle is 0", refused(|j| j.array = Some(throttled(0)))),
+        ("throttle is 4294967295, 1 to 99999999", refused(|j| j.array = Some(throttled(u32::MAX)))),
+        ("begin is in the year -5000, 1970 to 9999", refused(|j| j.begin = Some(Begin::At(year(-5000))))),
+        ("begin is in the year 10000", refused(|j| j.begin = Some(Begin::At(year(10_000))))),
     ];
     for (expected, error) in cases {
         assert!(error.message.contains(expected), "{expected:?} not in {:?}", error.message);

@@ -42,6 +42,10 @@ async fn try_resume(
     }
     let target = find(&mut tx, &request.target).await?;
     target.lock(&mut tx).await?;
+    // The same request may have been carried out while this one waited.
+    if let Some(list) = operation.answered(&mut tx).await? {
+        return Ok(list);
+    }
     let owner = request.owner.as_deref().unwrap_or(&caller.user);
     let open = open_on(&mut tx, &target).await?;
     let lifted: Vec<Hold> = open

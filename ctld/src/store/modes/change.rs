@@ -34,6 +34,10 @@ pub async fn change(
         return Ok(answer);
     }
     let gpu = lock(&mut tx, &request.gpu).await?;
+    // The same request may have been carried out while this one waited.
+    if let Some(answer) = operation.answered(&mut tx).await? {
+        return Ok(answer);
+    }
     let (begin_at, end_at) = window(request, gpu.now)?;
     let entry = entry_at(&mut tx, gpu.id, begin_at).await?;
     let after = wanted(request, &gpu)?;

@@ -21,8 +21,11 @@ pub(super) async fn complete(tx: &mut PgConnection) -> Result<usize, StoreError>
     .fetch_all(&mut *tx)
     .await?;
     let due = sqlx::query!(
-        "SELECT id, gpu_id, mode, slots, layout FROM gpu_changes
+        // One that finds an allocation still there waits: it is moved when that is looked after, see `push_changes`.
+        "SELECT id, gpu_id, mode, slots, layout FROM gpu_changes g
          WHERE gpu_id = ANY($1) AND ended_at IS NULL AND lower(during) <= compute_now()
+             AND NOT EXISTS (SELECT FROM device_bookings c JOIN device_bookings b ON b.gpu_id = c.gpu_id AND b.span && c.span
+                 WHERE c.change_id = g.id AND b.kind = 'allocation' AND lower(b.during) <= lower(g.during))
          ORDER BY lower(during) FOR UPDATE",
         &gpus
     )

@@ -88,10 +88,12 @@ pub(super) async fn entry_at(
     Ok(Entry { set: target(&row.mode, row.slots, row.layout)?, from_at: row.from_at, until_at: row.until_at })
 }
 
-/// What is booked of the GPU from now on, by its beginning.
+/// What is booked of the GPU from now on, by its beginning. What an allocation that is not released has, it has until it is,
+/// even if its time is over.
 pub(super) async fn booked(tx: &mut PgConnection, gpu: &Gpu) -> Result<Vec<Booked>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT b.atom, b.span, b.change_id, lower(b.during) AS "begin_at!", upper(b.during) AS end_at,
+        r#"SELECT b.atom, b.span, b.change_id, lower(b.during) AS "begin_at!",
+               CASE WHEN b.kind <> 'allocation' OR upper(b.during) > compute_now() THEN upper(b.during) END AS end_at,
                r.name AS "reservation?", t.job_id AS "job_id?"
            FROM device_bookings b
            LEFT JOIN reservations r ON r.id = b.reservation_id

@@ -195,8 +195,8 @@ async fn tell_waiting_jobs(db: &PgPool) -> Result<(), StoreError> {
     sqlx::query!(
         "WITH waiting AS (
              SELECT j.id, r.name FROM jobs j JOIN reservations r ON r.id = j.reservation_id
-             WHERE NOT isempty(j.pending) AND j.active = 0 AND r.ended_at IS NOT NULL
-                 AND j.condition->>'reason' IS DISTINCT FROM $1
+             WHERE NOT isempty(j.pending) AND j.active = 0 AND j.hold IS NULL AND r.ended_at IS NOT NULL
+                 AND (j.condition->>'reason' IS DISTINCT FROM $1 OR j.condition->>'message' NOT LIKE '%has ended;%')
              ORDER BY j.id LIMIT 1000 FOR UPDATE OF j
          )
          UPDATE jobs j SET version = j.version + 1, condition = jsonb_build_object('reason', $1::text, 'message',

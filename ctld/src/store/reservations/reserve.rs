@@ -9,28 +9,25 @@ use super::super::place::lock_nodes_amounts;
 use super::super::quotas::{self, Ask};
 use super::super::{StoreError, pools, tenants};
 use super::fleet::Fleet;
+use super::parts::{Named, Part, parts, range, refuse_held, refuse_odd, refuse_taken, without};
 use super::read;
 use crate::app::Caller;
 use chrono::{DateTime, TimeDelta, Utc};
-use ctld_core::atom::{Setting, taken};
 use ctld_core::gpu_share::GpuShare;
-use ctld_core::mig;
 use ctld_core::plan::{Shape, Share, place, why_not};
 use ctld_core::quota::{Charge, Resource};
 use ctld_core::recurrence::beginnings;
 use ctld_core::span::Span;
 use ctld_core::timeline::During;
 use proto::api::{Begin, RESERVE_NAMES_MAX, ReservationList, ReserveRequest, SERIES_MAX};
-use proto::{ApiError, Atom, ErrorCode, GpuAtom};
-use sqlx::postgres::types::PgRange;
+use proto::{ApiError, ErrorCode};
 use sqlx::{PgConnection, PgPool};
 use std::collections::HashMap;
-use std::ops::Bound;
 
 /// How often a place is sought anew after somebody else took it.
 const TRIES: usize = 3;
 /// The longest reservation, and how far ahead its last occurrence may end: ten years.
-const AHEAD_MAX: TimeDelta = TimeDelta::days(3660);
+pub(in super::super) const AHEAD_MAX: TimeDelta = TimeDelta::days(3660);
 /// How many later beginnings are tried for a hint.
 const HINTS_MAX: usize = 500;
 
@@ -73,18 +70,6 @@ struct Piece {
     atoms: Vec<Part>,
 }
 
-/// A part of a GPU.
-#[derive(Clone)]
-struct Part {
-    gpu_id: i64,
-    atom: Atom,
-    mode: &'static str,
-    slots: i32,
-    spans: Vec<Span>,
-    /// What it counts against a quota.
-    counts: GpuShare,
-}
-
 /// `None`: somebody else was faster.
 async fn try_reserve(
     db: &PgPool,
@@ -101,6 +86,7 @@ async fn try_reserve(
     }
     let times = times(request, fleet.now)?;
     let parts = parts(&mut tx, pool_id, &request.atoms).await?;
+    refuse_odd(request, &parts)?;
     let names = node_names(request, &parts);
     let shape = shape(request, pool_id, &names)?;
 
@@ -110,9 +96,10 @@ async fn try_reserve(
         let range = During::new(fleet.micros(begin_at), Some(fleet.micros(end_at)))
             .ok_or_else(|| invalid("it would end before it begins"))?;
         refuse_held(request, &fleet, &parts, range)?;
-        let mut nodes = fleet.free_over(range, &names);
+        refuse_taken(&mut tx, request, &parts, begin_at, end_at).await?;
+        let mut nodes = without(fleet.free_over(range, &names), &parts);
         let shares = place(&mut nodes, &shape)
-            .map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
+            .map_err(|why| refusal(request, &fleet, range, (&shape, &names, &parts), why.message))?;
         let pieces = shares.into_iter().map(|share| {
             let atoms = parts.iter().filter(|(node_id, _, _)| *node_id == share.node_id);
             Piece { atoms: atoms.map(|(_, _, part)| part.clone()).collect(), share }
@@ -226,25 +213,6 @@ fn charge_of(pieces: &[Piece], models: &HashMap<i64, String>) -> Charge {
     amounts.into_iter().collect()
 }
 
-/// Refuses a part of a GPU that is named and held.
-fn refuse_held(
-    request: &ReserveRequest,
-    fleet: &Fleet,
-    parts: &[Named],
-    range: During,
-) -> Result<(), StoreError> {
-    for ((node_id, node, part), atom) in parts.iter().zip(&request.atoms) {
-        if let Some(kind) = fleet.held(*node_id, part.gpu_id, &part.spans, range) {
-            let message =
-                format!("reservation \"{}\" cannot have {atom}: a {kind} holds it then", request.name);
-            return Err(ApiError::new(ErrorCode::Conflict, message)
-                .hint(format!("see `bctl holds {node}`"))
-                .into());
-        }
-    }
-    Ok(())
-}
-
 /// Books one node's piece; `false` if a part of a GPU is somebody else's or not in the mode that it needs.
 async fn book(
     tx: &mut PgConnection,
@@ -295,51 +263,6 @@ async fn book(
         }
     }
     Ok(true)
-}
-
-fn range(span: Span) -> PgRange<i32> {
-    PgRange {
-        start: span.lower().map_or(Bound::Unbounded, Bound::Included),
-        end: span.upper().map_or(Bound::Unbounded, Bound::Excluded),
-    }
-}
-
-/// A part that was named, and the node it is on.
-type Named = (i64, String, Part);
-
-/// The parts of GPUs that are named: on which node, and what each covers.
-async fn parts(tx: &mut PgConnection, pool_id: i32, atoms: &[GpuAtom]) -> Result<Vec<Named>, StoreError> {
-    let mut parts = Vec::with_capacity(atoms.len());
-    for named in atoms {
-        let row = sqlx::query!(
-            "SELECT g.id, g.node_id, n.name, g.model, g.mem_mib FROM gpus g JOIN nodes n ON n.id = g.node_id
-             WHERE g.uuid = $1 AND n.pool_id = $2",
-            named.gpu,
-            pool_id
-        )
-        .fetch_optional(&mut *tx)
-        .await?
-        .ok_or_else(|| {
-            ApiError::new(ErrorCode::NotFound, format!("the pool has no GPU \"{}\"", named.gpu))
-        })?;
-        let (setting, slots) = match named.atom {
-            Atom::Whole => (Setting::Whole, 1),
-            Atom::Mig { .. } => {
-                let model = mig::model(&row.model, u64::try_from(row.mem_mib).ok())
-                    .map_err(|e| invalid(&format!("GPU \"{}\": {e}", named.gpu)))?;
-                (Setting::Mig(model), 1)
-            }
-            Atom::TimeSlice(slot) => (Setting::TimeSlice { slots: slot.of }, i32::from(slot.of)),
-            Atom::Mps(slot) => (Setting::Mps { slots: slot.of }, i32::from(slot.of)),
-        };
-        let taken = taken(named.atom, setting).map_err(|e| invalid(&format!("\"{named}\": {e}")))?;
-        let mut spans = vec![taken.span];
-        spans.extend(taken.media);
-        let mode = setting.mode().name();
-        let part = Part { gpu_id: row.id, atom: named.atom, mode, slots, spans, counts: taken.share };
-        parts.push((row.node_id, row.name, part));
-    }
-    Ok(parts)
 }
 
 fn node_names(request: &ReserveRequest, parts: &[Named]) -> Vec<String> {
@@ -419,14 +342,21 @@ fn times(request: &ReserveRequest, now: DateTime<Utc>) -> Result<Vec<Occurrence>
             )));
         }
     };
-    if begins.windows(2).any(|pair| pair[0] + length > pair[1]) {
-        return Err(invalid("each occurrence would begin before the one before it ends"));
+    if length > AHEAD_MAX {
+        return Err(too_far());
     }
-    let times: Vec<_> = begins.into_iter().map(|begin_at| (begin_at, begin_at + length)).collect();
-    match times.last() {
-        Some((_, end_at)) if *end_at - now > AHEAD_MAX => Err(too_far()),
-        _ => Ok(times),
+    let mut times: Vec<Occurrence> = Vec::with_capacity(begins.len());
+    for begin_at in begins {
+        let end_at = begin_at.checked_add_signed(length).ok_or_else(too_far)?;
+        if end_at - now > AHEAD_MAX {
+            return Err(too_far());
+        }
+        if times.last().is_some_and(|(_, before)| begin_at < *before) {
+            return Err(invalid("each occurrence would begin before the one before it ends"));
+        }
+        times.push((begin_at, end_at));
     }
+    Ok(times)
 }
 
 fn check(caller: &Caller, request: &ReserveRequest) -> Result<(), StoreError> {
@@ -467,14 +397,13 @@ fn refusal(
     request: &ReserveRequest,
     fleet: &Fleet,
     range: During,
-    shape: &Shape,
-    names: &[String],
+    (shape, names, parts): (&Shape, &[String], &[Named]),
     why: String,
 ) -> StoreError {
     let length = range.end().unwrap_or(range.start()) - range.start();
     let fits = |begin: &i64| {
         During::new(*begin, Some(begin + length))
-            .is_some_and(|range| why_not(&fleet.free_over(range, names), shape).is_none())
+            .is_some_and(|range| why_not(&without(fleet.free_over(range, names), parts), shape).is_none())
     };
     let earliest = fleet.ends_after(range.start()).into_iter().take(HINTS_MAX).find(fits);
     let error =
@@ -490,7 +419,7 @@ fn shown(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true)
 }
 
-fn invalid(message: &str) -> StoreError {
+pub(super) fn invalid(message: &str) -> StoreError {
     ApiError::new(ErrorCode::InvalidArgument, message).into()
 }
 

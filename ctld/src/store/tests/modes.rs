@@ -167,6 +167,38 @@ async fn a_change_that_finds_the_gpu_in_use_waits_and_so_does_what_relies_on_it(
     assert_eq!(begins, change.end_at, "behind the change, as before");
 }
 
+/// The controller was away while the job's time passed: nobody has lengthened its booking yet.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_change_waits_for_a_job_whose_time_is_over_and_that_is_still_there(db: PgPool) {
+    fleet(&db).await;
+    submit_one(&db, lasting(HOUR, Submission { gpus: 2, ..job("both") })).await;
+    assert_eq!(place(&db).await.placed, 1);
+    changed(&db, &at(HOUR, to(GpuMode::Mig, "k"))).await;
+    pass(&db, HOUR + 120).await;
+    assert_eq!(complete_due(&db).await.unwrap(), 0);
+    assert_eq!(mode_now(&db).await.0, "whole");
+    let other = GpuChangeRequest { gpu: "GPU-n1-1".into(), ..to(GpuMode::Mig, "l") };
+    let error = refused(&db, &other).await;
+    assert!(
+        error.message.contains("has gpu from ") && error.message.contains("without an end"),
+        "{}",
+        error.message
+    );
+    extend_overdue(&db).await.unwrap();
+    audit(&db).await;
+}
+
+/// A client that got no answer in time asks again while the first request still waits.
+#[sqlx::test(migrations = "../migrations")]
+async fn the_same_change_asked_for_twice_at_once_is_made_once_and_answered_alike(db: PgPool) {
+    fleet(&db).await;
+    let (op, request) = (caller("op"), to(GpuMode::Mig, "k"));
+    let (a, b) = tokio::join!(change(&db, &op, &request), change(&db, &op, &request));
+    assert_eq!(a.unwrap(), b.unwrap());
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM gpu_changes").fetch_one(&db).await.unwrap();
+    assert_eq!(count, 1);
+}
+
 #[sqlx::test(migrations = "../migrations")]
 async fn of_a_change_and_a_placement_at_once_one_gets_the_gpu(db: PgPool) {
     fleet(&db).await;

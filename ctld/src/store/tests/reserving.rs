@@ -203,6 +203,65 @@ async fn a_job_whose_reservation_does_not_run_waits_for_that_and_nothing_else(db
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_named_part_is_reserved_or_said_why_not_and_never_left_out(db: PgPool) {
+    with_pool(&db).await;
+    node(&db, "n1", 8, 2).await;
+    node(&db, "n2", 8, 2).await;
+    stop_clock(&db).await;
+    let named = |name: &str, atoms: &[&str]| ReserveRequest {
+        gpus: 0,
+        atoms: atoms.iter().map(|atom| atom.parse().unwrap()).collect(),
+        ..later(name)
+    };
+    let on = |nodes: &[&str], request: ReserveRequest| ReserveRequest {
+        node_names: nodes.iter().map(|name| (*name).to_owned()).collect(),
+        ..request
+    };
+    // The other GPU is the whole one that is asked for beside it.
+    let both = reserved(&db, &ReserveRequest { gpus: 1, ..named("both", &["GPU-n1-0"]) }).await;
+    assert_eq!(both.nodes[0].atoms.len(), 2);
+    for (request, says) in [
+        (on(&["n1"], named("k", &["GPU-n2-0"])), "on node n2, which is not among the nodes that are named"),
+        (named("k", &["GPU-n2-0", "GPU-n2-0"]), "is named twice"),
+        (
+            ReserveRequest { exclusive: true, ..named("k", &["GPU-n2-0"]) },
+            "parts of their GPUs, which come with them",
+        ),
+        (named("k", &["GPU-n1-1"]), "cannot have GPU-n1-1: reservation both has gpu from "),
+        (named("k", &["GPU-n2-0/mig:1g.10gb@0"]), "its GPU is in mode whole at "),
+        (
+            ReserveRequest { duration_s: Some(9_000_000_000_000_000), ..named("k", &["GPU-n2-0"]) },
+            "more than ten years from now",
+        ),
+    ] {
+        let error = refused(&db, "bob", &request).await;
+        assert!(error.message.contains(says), "{}", error.message);
+    }
+    let far = ExtendRequest {
+        idempotency_key: "e".into(),
+        what: "both".into(),
+        by_s: Some(400_000_000),
+        end_at: None,
+    };
+    let error = ApiError::from(extend(&db, &caller("alice"), &far, GRACE_S).await.unwrap_err());
+    assert!(error.message.contains("more than ten years from now"), "{}", error.message);
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_account_admits_its_own_tenants_jobs_only(db: PgPool) {
+    fleet(&db).await;
+    reserved(&db, &ReserveRequest { accounts: vec!["proj".into()], ..later("r") }).await;
+    let admit = async |tenant: &str, account: Option<&str>| {
+        let caller = crate::app::Caller { tenant: tenant.into(), operator: false, ..caller("bob") };
+        super::super::reservations::admit(&db, &caller, account, "r").await.is_ok()
+    };
+    assert!(admit("default", Some("proj")).await);
+    assert!(!admit("default", None).await && !admit("default", Some("other")).await);
+    assert!(!admit("physics", Some("proj")).await, "another tenant's account of that name is another");
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn what_is_still_inside_when_a_reservation_ends_goes_on_in_its_own_name(db: PgPool) {
     let session = fleet(&db).await;
     let r = reserved(&db, &ReserveRequest { begin: None, gpus: 1, ..later("r") }).await;
