@@ -152,7 +152,7 @@ async fn extend_job(
     .fetch_all(&mut *tx)
     .await?;
     refuse_maintenance(tx, &nodes, &allocations, None, latest).await?;
-    lock_nodes_amounts(tx, &nodes).await?;
+    lock_nodes_amounts(tx, &nodes, Some(0)).await?;
     if let Some(row) = live.iter().find(|row| row.reservation_id.is_some()) {
         make_room_in_reservation(tx, row.reservation_id.unwrap_or_default(), &allocations, &ends).await?;
     }
@@ -271,7 +271,7 @@ async fn extend_reservation(
     .fetch_all(&mut *tx)
     .await?;
     refuse_maintenance(tx, &nodes, &[], Some(row.id), Some(end_at)).await?;
-    lock_nodes_amounts(tx, &nodes).await?;
+    lock_nodes_amounts(tx, &nodes, Some(0)).await?;
     sqlx::query!(
         "UPDATE node_bookings SET during = tstzrange(lower(during), $2)
          WHERE reservation_id = $1 AND allocation_id IS NULL AND upper(during) = $3",
@@ -375,7 +375,7 @@ async fn refuse_over_amounts(
     let Some(end_at) = end_at else { return Ok(()) };
     let now = sqlx::query_scalar!(r#"SELECT compute_now() AS "now!""#).fetch_one(&mut *tx).await?;
     let lasts_us = u64::try_from((end_at - now).num_microseconds().unwrap_or(i64::MAX)).unwrap_or(1);
-    for (node_id, amounts) in lock_nodes_amounts(tx, nodes).await? {
+    for (node_id, amounts) in lock_nodes_amounts(tx, nodes, Some(lasts_us)).await? {
         let over =
             amounts.free_over(Some(lasts_us)).into_iter().zip(["CPUs", "MiB of memory", "MiB of disk"]);
         if let Some((free, what)) = over.into_iter().find(|(free, _)| *free < 0) {

@@ -65,7 +65,7 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
 /// allocatable amount never falls below the most that is booked at any time from now on. The next session lowers it further.
 async fn take_amounts(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result<(), StoreError> {
     // Whoever books holds these locks: the book is read once nobody else can add to it.
-    lock_nodes_amounts(tx, &[node_id]).await?;
+    lock_nodes_amounts(tx, &[node_id], Some(0)).await?;
     let book = whole_books(tx, &[node_id]).await?.remove(&node_id).unwrap_or_default();
     let amounts = [
         ("cpus", i64::from(hello.inventory.cpus), peak(&book, |b| b.cpus)),

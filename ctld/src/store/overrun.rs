@@ -60,7 +60,7 @@ async fn lock(tx: &mut PgConnection, nodes: &[i64]) -> Result<(), StoreError> {
     sqlx::query!("SELECT id FROM gpus WHERE node_id = ANY($1) ORDER BY id FOR UPDATE", nodes)
         .fetch_all(&mut *tx)
         .await?;
-    lock_nodes_amounts(tx, nodes).await?;
+    lock_nodes_amounts(tx, nodes, Some(0)).await?;
     Ok(())
 }
 

@@ -202,8 +202,10 @@ async fn within_resources<'a>(
     placements: &[&'a Placement],
 ) -> Result<Vec<&'a Placement>, StoreError> {
     let node_ids: Vec<i64> = placements.iter().flat_map(|p| p.shares.iter().map(|s| s.node_id)).collect();
+    // No further than the longest of them lasts.
+    let ahead_us = placements.iter().try_fold(0, |most, p| Some(p.lasts_us?.max(most)));
     let mut nodes = match scope {
-        Scope::Pool => lock_nodes_amounts(tx, &node_ids).await?,
+        Scope::Pool => lock_nodes_amounts(tx, &node_ids, ahead_us).await?,
         Scope::Reservation(id) => lock_reserved_amounts(tx, id, &node_ids).await?,
     };
     Ok(placements
@@ -226,10 +228,11 @@ async fn within_resources<'a>(
         .collect())
 }
 
-/// What these nodes have, locked until the end of the transaction.
+/// What these nodes have for so many microseconds from now (`None` is for ever), locked until the end of the transaction.
 pub(super) async fn lock_nodes_amounts(
     tx: &mut PgConnection,
     node_ids: &[i64],
+    ahead_us: Option<u64>,
 ) -> Result<HashMap<i64, Amounts>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT node_id, resource, floor(allocatable * ratio)::bigint AS "total!", allocated
@@ -250,7 +253,7 @@ pub(super) async fn lock_nodes_amounts(
         }
     }
     // Read after the locks are held: whoever booked before has committed.
-    for (node_id, book) in books(tx, node_ids).await? {
+    for (node_id, book) in books(tx, node_ids, ahead_us).await? {
         if let Some(amounts) = nodes.remove(&node_id) {
             nodes.insert(node_id, amounts.with_book(book));
         }

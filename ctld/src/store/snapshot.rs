@@ -99,7 +99,7 @@ async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, StoreErr
     .fetch_all(db)
     .await?;
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-    let mut books = books(&mut *db.acquire().await?, &ids).await?;
+    let mut books = books(&mut *db.acquire().await?, &ids, None).await?;
     let mut nodes: Vec<NodeFree> = rows
         .into_iter()
         .map(|row| {

@@ -119,7 +119,7 @@ async fn try_reserve(
         .fetch_all(&mut *tx)
         .await?;
     let models: HashMap<i64, String> = gpus.into_iter().map(|gpu| (gpu.id, gpu.model)).collect();
-    lock_nodes_amounts(&mut tx, &node_ids).await?;
+    lock_nodes_amounts(&mut tx, &node_ids, Some(0)).await?;
     // Read anew under the locks: what the search saw may have been taken since.
     let fleet = Fleet::read(&mut tx, pool_id).await?;
     let owner = request.owner.as_deref().unwrap_or(&caller.user);

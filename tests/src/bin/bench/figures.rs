@@ -51,6 +51,15 @@ pub fn summary(values: &[f64]) -> Value {
     json!({ "median": rounded(middle), "min": rounded(min), "max": rounded(max), "p95": rounded(p95), "n": n })
 }
 
+/// Median, 99th percentile, longest and number of some latencies.
+pub fn latencies(values: &[f64]) -> Value {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(max) = sorted.last() else { return json!({ "n": 0 }) };
+    let at = |percent: usize| rounded(sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]);
+    json!({ "p50": at(50), "p99": at(99), "max": rounded(*max), "n": sorted.len() })
+}
+
 /// Four figures are as many as are true.
 pub fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {

@@ -2,17 +2,20 @@
 //!
 //! Each benchmark has a fresh cluster of its own (durability on, four nodes of 16 declared CPUs and two declared GPUs), the release
 //! programs that are beside this one, and jobs of an unprivileged user. What is measured, and with which load, follows the
-//! scripts that measured Slurm, so that the figures stand beside each other. Every line has the share of the machine that others used
+//! scripts that measured Slurm, so that the figures stand beside each other. `quota` and `book` have a database alone. Every line has the share of the machine that others used
 //! meanwhile (`foreign_cpu`); `--lock` waits for the machine's measuring lock first.
 
 mod array;
+mod book;
 mod crash;
+mod database;
 mod e2e;
 mod figures;
 mod foreign;
 mod latency;
 mod load;
 mod queue;
+mod quota;
 mod restart;
 mod statements;
 mod submit;
@@ -26,7 +29,7 @@ const LOCK: &str = "/tmp/cpu.lock";
 
 type Benchmark = fn(&mut Report);
 
-const BENCHMARKS: [(&str, Benchmark, &str); 10] = [
+const BENCHMARKS: [(&str, Benchmark, &str); 12] = [
     ("submit", submit::processes, "submissions a second, a process each"),
     ("submit-many", submit::one_client, "submissions a second through one client that sends many"),
     ("latency", latency::run, "submit to first instruction and to completion, idle cluster"),
@@ -40,6 +43,8 @@ const BENCHMARKS: [(&str, Benchmark, &str); 10] = [
         statements::run,
         "where the database's time goes while many short jobs run (not among all)",
     ),
+    ("quota", quota::run, "reservations a second against one tenant's quota, and what they wait"),
+    ("book", book::run, "bookings with 10,000 to 1,000,000 live ones there"),
     ("process", submit::floor, "what a command costs without the controller"),
 ];
 
