@@ -111,7 +111,7 @@ async fn try_reserve(
             .ok_or_else(|| invalid("it would end before it begins"))?;
         refuse_held(request, &fleet, &parts, range)?;
         let mut nodes = fleet.free_over(range, &names);
-        let shares = place(&mut nodes, &shape)
+        let (shares, _) = place(&mut nodes, &shape, None)
             .map_err(|why| refusal(request, &fleet, range, &shape, &names, why.message))?;
         let pieces = shares.into_iter().map(|share| {
             let atoms = parts.iter().filter(|(node_id, _, _)| *node_id == share.node_id);
@@ -474,7 +474,7 @@ fn refusal(
     let length = range.end().unwrap_or(range.start()) - range.start();
     let fits = |begin: &i64| {
         During::new(*begin, Some(begin + length))
-            .is_some_and(|range| why_not(&fleet.free_over(range, names), shape).is_none())
+            .is_some_and(|range| why_not(&fleet.free_over(range, names), shape, None).is_none())
     };
     let earliest = fleet.ends_after(range.start()).into_iter().take(HINTS_MAX).find(fits);
     let error =
