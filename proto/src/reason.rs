@@ -22,6 +22,8 @@ pub enum Reason {
     ArrayThrottle,
     /// Its reservation has not begun, or has ended.
     Reservation,
+    /// Fits, but what it would be given is over its tenant's quota.
+    QuotaExceeded,
     /// Placed, waiting for its start.
     Planned,
     /// Ended with an exit status other than 0.
@@ -54,7 +56,7 @@ const fn row(reason: Reason, name: &'static str, slurm: &'static str, sentence: 
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 16] = [
+const TABLE: [Row; 17] = [
     row(Reason::Priority,        "Priority",        "Priority",         "waits its turn behind others"),
     row(Reason::Unschedulable,   "Unschedulable",   "Resources",        "does not fit what is free now"),
     row(Reason::HeldByUser,      "HeldByUser",      "JobHeldUser",      "held by its owner"),
@@ -62,6 +64,7 @@ const TABLE: [Row; 16] = [
     row(Reason::BeginTime,       "BeginTime",       "BeginTime",        "its begin time has not come"),
     row(Reason::ArrayThrottle,   "ArrayThrottle",   "JobArrayTaskLimit","the array runs as many tasks as its throttle allows"),
     row(Reason::Reservation,     "Reservation",     "Reservation",      "its reservation has not begun, or has ended"),
+    row(Reason::QuotaExceeded,   "QuotaExceeded",   "AssocGrpGRES",     "what it would be given is over its tenant's quota"),
     row(Reason::Planned,         "Planned",         "Resources",        "placed, to start later"),
     row(Reason::NonZeroExitCode, "NonZeroExitCode", "NonZeroExitCode",  "ended with an exit status other than 0"),
     row(Reason::RaisedSignal,    "RaisedSignal",    "RaisedSignal",     "ended by a signal"),

@@ -7,10 +7,13 @@
 //!
 //! Surprising: a request that fails is remembered by its shape, so that ten thousand equal ones cost one look.
 
+mod allowance;
 mod amounts;
 
+pub use allowance::{Allowance, Payer};
 pub use amounts::{Amount, Amounts, Booked};
 
+use crate::quota::Charge;
 use proto::duration::show_limit;
 use proto::{Check, Condition, IndexSet, Reason};
 use std::collections::HashMap;
@@ -77,6 +80,10 @@ pub struct Shape {
 pub struct Request {
     /// The job.
     pub job_id: i64,
+    /// Its tenant.
+    pub tenant_id: i32,
+    /// What each task was charged for each of its nodes when it was submitted.
+    pub charged: Charge,
     /// What each task asks for.
     pub shape: Shape,
     /// Tasks not yet placed.
@@ -128,6 +135,9 @@ pub struct Plan {
 pub struct Planner {
     nodes: Vec<NodeFree>,
     blocked: HashMap<Shape, Condition>,
+    allowances: HashMap<i32, Allowance>,
+    /// Shapes that a tenant's quota refused.
+    refused: HashMap<(i32, Shape), Condition>,
     plan: Plan,
     placements_max: usize,
 }
@@ -135,7 +145,13 @@ pub struct Planner {
 impl Planner {
     /// A planner over what is free now, which places at most `placements_max` tasks.
     pub fn new(nodes: Vec<NodeFree>, placements_max: usize) -> Planner {
-        Planner { nodes, blocked: HashMap::new(), plan: Plan::default(), placements_max }
+        let (blocked, allowances, refused) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Planner { nodes, blocked, allowances, refused, plan: Plan::default(), placements_max }
+    }
+
+    /// Gives these tenants no more than their quotas allow; the others have no limits.
+    pub fn within(self, allowances: HashMap<i32, Allowance>) -> Planner {
+        Planner { allowances, ..self }
     }
 
     /// Whether nothing more can be placed: the limit is reached, or no node has a CPU left.
@@ -158,6 +174,16 @@ impl Planner {
         self.plan
     }
 
+    /// Why this request cannot be placed, where another of its shape has shown it.
+    fn known(&self, request: &Request) -> Option<Condition> {
+        let blocked = self.blocked.get(&request.shape);
+        let refused = || {
+            let limited = self.allowances.contains_key(&request.tenant_id);
+            limited.then(|| self.refused.get(&(request.tenant_id, request.shape.clone()))).flatten()
+        };
+        blocked.or_else(refused).cloned()
+    }
+
     fn consider_one(&mut self, request: &Request) {
         let mut left = request.throttle_left.unwrap_or(u32::MAX);
         for task in request.pending.iter() {
@@ -170,18 +196,28 @@ impl Planner {
                 self.plan.more = true;
                 return;
             }
-            if let Some(why) = self.blocked.get(&request.shape) {
-                self.plan.waits.push((request.job_id, why.clone()));
+            if let Some(why) = self.known(request) {
+                self.plan.waits.push((request.job_id, why));
                 return;
             }
-            match place(&mut self.nodes, &request.shape) {
-                Ok(shares) => {
+            let allowance = self.allowances.get_mut(&request.tenant_id);
+            let payer = allowance.as_deref().map(|allowance| Payer { allowance, charged: &request.charged });
+            match place(&mut self.nodes, &request.shape, payer) {
+                Ok((shares, extra)) => {
+                    if let Some(allowance) = allowance {
+                        allowance.used.add(&extra);
+                    }
                     let lasts_us = request.shape.lasts_us;
                     self.plan.placements.push(Placement { job_id: request.job_id, task, lasts_us, shares });
                     left -= 1;
                 }
                 Err(why) => {
-                    self.blocked.insert(request.shape.clone(), why.clone());
+                    let shape = request.shape.clone();
+                    if why.reason == Reason::QuotaExceeded {
+                        self.refused.insert((request.tenant_id, shape), why.clone());
+                    } else {
+                        self.blocked.insert(shape, why.clone());
+                    }
                     self.plan.waits.push((request.job_id, why));
                     return;
                 }
@@ -190,16 +226,22 @@ impl Planner {
     }
 }
 
-/// Why a request of this shape cannot start now, or `None` if it can. The same code as [`Planner::consider`] uses.
-pub fn why_not(nodes: &[NodeFree], shape: &Shape) -> Option<Condition> {
-    place(&mut nodes.to_vec(), shape).err()
+/// Why a request of this shape cannot start now, or `None` if it can. The same code as [`Planner::consider`] uses. Without
+/// a payer there is no limit.
+pub fn why_not(nodes: &[NodeFree], shape: &Shape, payer: Option<Payer<'_>>) -> Option<Condition> {
+    place(&mut nodes.to_vec(), shape, payer).err()
 }
 
-/// Takes what the shape asks for out of `nodes`, or says why that is impossible and takes nothing.
-pub fn place(nodes: &mut [NodeFree], shape: &Shape) -> Result<Vec<Share>, Condition> {
+/// Takes what the shape asks for out of `nodes`, and returns it with what is to be charged for it; or says why that is
+/// impossible and takes nothing.
+pub fn place(
+    nodes: &mut [NodeFree],
+    shape: &Shape,
+    payer: Option<Payer<'_>>,
+) -> Result<(Vec<Share>, Charge), Condition> {
     let mut fits: Vec<(usize, Share)> = Vec::new();
     for (index, node) in nodes.iter().enumerate().filter(|(_, n)| n.pool_id == shape.pool_id) {
-        if let Some(share) = share_on(node, shape) {
+        if let Some(share) = share_on(node, shape, payer) {
             fits.push((index, share));
         }
     }
@@ -212,19 +254,49 @@ pub fn place(nodes: &mut [NodeFree], shape: &Shape) -> Result<Vec<Share>, Condit
         let Amounts { cpus, mem_mib, .. } = &node.amounts;
         (gpus_left, cpus.free - share.cpus, mem_mib.free - share.mem_mib, node.id)
     });
-    fits.truncate(shape.node_count as usize);
-    Ok(fits
-        .into_iter()
-        .map(|(index, share)| {
-            let node = &mut nodes[index];
-            node.amounts.take(&share, shape.lasts_us);
-            node.gpus_free.retain(|gpu| !share.gpu_ids.contains(&gpu.id));
-            share
-        })
-        .collect())
+    let (chosen, extra) = match payer {
+        Some(payer) => affordable(nodes, shape, fits, payer)?,
+        None => {
+            fits.truncate(shape.node_count as usize);
+            (fits, Charge::default())
+        }
+    };
+    let take = |(index, share): (usize, Share)| {
+        let node: &mut NodeFree = &mut nodes[index];
+        node.amounts.take(&share, shape.lasts_us);
+        node.gpus_free.retain(|gpu| !share.gpu_ids.contains(&gpu.id));
+        share
+    };
+    Ok((chosen.into_iter().map(take).collect(), extra))
 }
 
-fn share_on(node: &NodeFree, shape: &Shape) -> Option<Share> {
+/// The first of these shares, as many as the shape asks for, that are together within the payer's limits.
+fn affordable(
+    nodes: &[NodeFree],
+    shape: &Shape,
+    fits: Vec<(usize, Share)>,
+    payer: Payer<'_>,
+) -> Result<(Vec<(usize, Share)>, Charge), Condition> {
+    let (mut chosen, mut extra, mut refused) = (Vec::new(), Charge::default(), None);
+    for (index, share) in fits {
+        let mut sum = extra.clone();
+        sum.add(&payer.extra(&nodes[index], &share));
+        match payer.check(&sum) {
+            Ok(()) => {
+                extra = sum;
+                chosen.push((index, share));
+            }
+            Err(exceeded) => refused = refused.or(Some(exceeded)),
+        }
+        if chosen.len() == shape.node_count as usize {
+            return Ok((chosen, extra));
+        }
+    }
+    // There were enough: one at least is refused.
+    Err(refused.map_or_else(|| Condition::plain(Reason::QuotaExceeded), |exceeded| payer.refusal(&exceeded)))
+}
+
+fn share_on(node: &NodeFree, shape: &Shape, payer: Option<Payer<'_>>) -> Option<Share> {
     if !checks_on(node, shape).is_empty() {
         return None;
     }
@@ -232,7 +304,14 @@ fn share_on(node: &NodeFree, shape: &Shape) -> Option<Share> {
     let gpu_ids = if whole {
         node.gpus_free.iter().map(|gpu| gpu.id).collect()
     } else {
-        node.gpus_free.iter().filter(|g| wanted(g, shape)).take(shape.gpus as usize).map(|g| g.id).collect()
+        let mut gpus: Vec<&GpuFree> = node.gpus_free.iter().filter(|gpu| wanted(gpu, shape)).collect();
+        if let Some(payer) = payer {
+            // Those of models that the quota has room for first; the ids stay in order within each.
+            gpus.sort_by_cached_key(|gpu| !payer.may_take(&gpu.model, shape));
+        }
+        let mut ids: Vec<i64> = gpus.into_iter().take(shape.gpus as usize).map(|gpu| gpu.id).collect();
+        ids.sort_unstable();
+        ids
     };
     Some(Share {
         node_id: node.id,

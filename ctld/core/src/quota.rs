@@ -8,14 +8,15 @@
 //!
 //! GPUs are counted in shares (`GpuShare`), in all and by model, under each name that the model asked for satisfies: a job
 //! for an `a100-80gb` counts as `a100`, too, so that each limit is one number to compare with. A job that leaves the model
-//! open counts in all and for no model: charged to every model at once, it would use up quotas of GPUs it never gets.
+//! open counts in all and, while it waits, for no model: charged to every model at once, it would use up quotas of GPUs it
+//! never gets. What a placement gives beyond what was charged, the model or the rest of a node, is charged with it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 pub mod charge;
 
-pub use charge::{Asked, TooMuch, charge};
+pub use charge::{Asked, TooMuch, charge, given};
 pub use proto::quota::Resource;
 
 /// The most of anything that is counted: what a `bigint` holds. Over it is a refusal, as if it were a limit.
@@ -63,7 +64,8 @@ pub fn decide(limits: &Limits, used: Charge, charges: &[&Charge]) -> Decision {
     Decision { answers, used }
 }
 
-fn check(limits: &Limits, used: &Charge, asked: &Charge) -> Result<(), Exceeded> {
+/// Whether this fits beside what is used, or the first limit that it would pass.
+pub fn check(limits: &Limits, used: &Charge, asked: &Charge) -> Result<(), Exceeded> {
     for (resource, asked) in asked.amounts() {
         let limit = limits.get(resource).copied().unwrap_or(AMOUNT_MAX).min(AMOUNT_MAX);
         let used = used.of(resource);

@@ -6,6 +6,7 @@ use crate::gather::Pace;
 use crate::store::StoreError;
 use crate::store::overrun::extend_overdue;
 use crate::store::place::{Applied, apply, record_waits};
+use crate::store::quotas::allowances;
 use crate::store::snapshot::{Queue, free, next_begin_s, queue_page, queues_with_work};
 use ctld_core::plan::{Plan, Planner};
 use proto::Condition;
@@ -121,7 +122,8 @@ impl PoolPlanner {
 /// Plans one queue and applies the plan. Also says whether the plan stopped at its limit.
 async fn plan_queue(app: &App, queue: Queue, with_reasons: bool) -> Result<(Applied, bool), StoreError> {
     let grace_s = app.config.grace_s();
-    let mut planner = Planner::new(free(&app.db, queue).await?, PLACEMENTS_MAX);
+    let mut planner = Planner::new(free(&app.db, queue).await?, PLACEMENTS_MAX)
+        .within(allowances(&app.db, queue.scope).await?);
     if planner.exhausted() && !with_reasons {
         return Ok((Applied::default(), false));
     }

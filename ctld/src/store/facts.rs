@@ -9,6 +9,7 @@ use super::quotas;
 use super::reservations::carve;
 use super::{StoreError, condition_value};
 use ctld_core::lifecycle::{Step, StopAs, StopAsked, advance, outcome};
+use ctld_core::quota::Charge;
 use proto::session::{Ended, Event};
 use proto::{Condition, Reason, State};
 use sqlx::{PgConnection, PgPool};
@@ -234,8 +235,8 @@ impl Changes {
         }
         recorded.released = true;
         self.write_outcomes(tx).await?;
-        self.release(tx).await?;
-        self.close(tx, recorded).await
+        let given_back = self.release(tx).await?;
+        self.close(tx, recorded, given_back).await
     }
 
     async fn write_started(&self, tx: &mut PgConnection) -> Result<(), StoreError> {
@@ -319,8 +320,9 @@ impl Changes {
         Ok(())
     }
 
-    /// Ends allocations at the attested instant: amounts back to the nodes, bookings to history.
-    async fn release(&self, tx: &mut PgConnection) -> Result<(), StoreError> {
+    /// Ends allocations at the attested instant: amounts back to the nodes, bookings to history. Returns what they were
+    /// charged of their own, for the caller to give back.
+    async fn release(&self, tx: &mut PgConnection) -> Result<Vec<(i32, Charge)>, StoreError> {
         let ids: Vec<i64> = self.released.keys().copied().collect();
         let ages: Vec<f64> = self.released.values().map(|us| *us as f64 / 1e6).collect();
         let node_ids: Vec<i64> = sqlx::query_scalar!(
@@ -335,13 +337,23 @@ impl Changes {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let inside = sqlx::query_file!("src/store/sql/release.sql", &ids, &ages).fetch_all(&mut *tx).await?;
-        let inside: Vec<i64> = inside.into_iter().map(|row| row.allocation_id).collect();
-        carve::give_back(tx, &inside).await
+        let released =
+            sqlx::query_file!("src/store/sql/release.sql", &ids, &ages).fetch_all(&mut *tx).await?;
+        let inside = released.iter().filter(|row| row.reservation_id.is_some());
+        let inside: Vec<i64> = inside.map(|row| row.allocation_id).collect();
+        carve::give_back(tx, &inside).await?;
+        let charged =
+            released.iter().map(|row| Ok((row.tenant_id, quotas::charge_from("allocations", &row.charge)?)));
+        charged.collect()
     }
 
     /// Ends the attempts of which nothing is left, and their jobs; has the rest of the others stopped.
-    async fn close(&self, tx: &mut PgConnection, recorded: &mut Recorded) -> Result<(), StoreError> {
+    async fn close(
+        &self,
+        tx: &mut PgConnection,
+        recorded: &mut Recorded,
+        mut given_back: Vec<(i32, Charge)>,
+    ) -> Result<(), StoreError> {
         let ids: Vec<i64> = self.released.keys().copied().collect();
         let closed = sqlx::query!(
             r#"UPDATE attempts t
@@ -388,7 +400,10 @@ impl Changes {
         )
         .fetch_all(&mut *tx)
         .await?;
-        quotas::refund_tasks(tx, &ended).await
+        // One statement for both, so that the rows are locked in one order.
+        let tasks = quotas::task_charges(tx, &ended).await?;
+        given_back.extend(tasks.into_iter().map(|(_, tenant_id, charge)| (tenant_id, charge)));
+        quotas::refund(tx, &given_back).await
     }
 }
 

@@ -7,9 +7,13 @@
 //!
 //! Placements inside a reservation take from what it has booked: GPUs are carved out of its bookings, amounts counted
 //! against its own, and the node's counters, which hold the whole reservation, stay as they are.
+//!
+//! What a placement gives beyond what its job was charged when it was submitted is charged last; one that the tenant cannot
+//! be charged for is dropped like any other that no longer holds, and the next plan knows the use that refused it.
 
 use super::books::books;
 use super::holds::standing;
+use super::quotas::{self, Extra};
 use super::reservations::carve::carve;
 use super::steps::reached;
 use super::{StoreError, index_set};
@@ -71,6 +75,7 @@ pub async fn apply(
     placements: &[Placement],
     grace_s: u32,
 ) -> Result<Applied, StoreError> {
+    let extras = quotas::extras(db, placements).await?;
     let mut tx = db.begin().await?;
     reached("place: begun").await;
     // 1. What still holds of jobs, nodes and GPUs, under their locks.
@@ -78,7 +83,7 @@ pub async fn apply(
     reached("place: jobs locked").await;
     standing = still_eligible(&mut tx, standing).await?;
     reached("place: holds read").await;
-    // 2. What fits the nodes' amounts, and the book; each try under a savepoint.
+    // 2. What fits the nodes' amounts, the book, and at last the quotas; each try under a savepoint.
     let mut applied = Applied::default();
     for _ in 0..TRIES {
         let fitting = within_resources(&mut tx, scope, &standing).await?;
@@ -86,7 +91,10 @@ pub async fn apply(
             break;
         }
         let mut savepoint = sqlx::Acquire::begin(&mut *tx).await?;
-        let taken = match book(&mut savepoint, scope, &fitting).await {
+        let taken = match book(&mut savepoint, scope, &fitting, &extras).await {
+            Ok(taken) if taken.is_empty() && scope == Scope::Pool => {
+                over_quota(&mut savepoint, &fitting, &extras).await?
+            }
             Ok(taken) => taken,
             // Two that booked overlapping ranges at once: one of them may be told so by an error in place of a missing row.
             Err(error) if error.is_conflict() => {
@@ -110,6 +118,28 @@ pub async fn apply(
     tx.commit().await?;
     applied.conflicts = placements.len() - applied.placed;
     Ok(applied)
+}
+
+/// Charges what these placements give beyond what was charged. Returns those that the tenant cannot be charged for; if there
+/// are any, the caller rolls all of it back.
+async fn over_quota(
+    tx: &mut PgConnection,
+    placements: &[&Placement],
+    extras: &HashMap<(i64, u32), Extra>,
+) -> Result<HashSet<(i64, u32)>, StoreError> {
+    let charged: Vec<((i64, u32), &Extra)> = placements
+        .iter()
+        .map(|p| (p.job_id, p.task))
+        .filter_map(|task| Some((task, extras.get(&task)?)))
+        .collect();
+    let asks: Vec<_> = charged.iter().map(|(_, extra)| extra.ask()).collect();
+    let answers = quotas::charge(tx, &asks).await?;
+    Ok(charged
+        .iter()
+        .zip(answers)
+        .filter(|(_, answer)| answer.is_err())
+        .map(|((task, _), _)| *task)
+        .collect())
 }
 
 /// Locks the jobs and keeps the placements whose task still waits, as it was, and that their throttle still allows.
@@ -315,12 +345,17 @@ async fn book(
     tx: &mut PgConnection,
     scope: Scope,
     placements: &[&Placement],
+    extras: &HashMap<(i64, u32), Extra>,
 ) -> Result<HashSet<(i64, u32)>, StoreError> {
     let shares: Vec<(&Placement, usize)> =
         placements.iter().flat_map(|p| (0..p.shares.len()).map(move |position| (*p, position))).collect();
     let (mut job, mut task, mut position, mut node) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut cpus, mut mem, mut disk, mut lasts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut charges = Vec::with_capacity(shares.len());
     for (p, at) in &shares {
+        // The reservation is charged for what is inside it.
+        let extra = extras.get(&(p.job_id, p.task)).filter(|_| scope == Scope::Pool);
+        charges.push(extra.map_or_else(|| serde_json::json!({}), |extra| extra.part(*at)));
         let share = &p.shares[*at];
         job.push(p.job_id);
         task.push(p.task as i32);
@@ -341,7 +376,8 @@ async fn book(
         &mem,
         &disk,
         &lasts as &[Option<f64>],
-        scope.reservation_id()
+        scope.reservation_id(),
+        &charges
     )
     .fetch_all(&mut *tx)
     .await?;

@@ -3,9 +3,10 @@
 use super::books::books;
 use super::holds::standing;
 use super::place::{Scope, booked_for_us};
+use super::quotas::{allowances, charge_from};
 use super::{StoreError, index_set};
 use ctld_core::holds::Holds;
-use ctld_core::plan::{Amount, Amounts, GpuFree, NodeFree, Request, Shape, why_not};
+use ctld_core::plan::{Amount, Amounts, GpuFree, NodeFree, Payer, Request, Shape, why_not};
 use ctld_core::span::Span;
 use ctld_core::timeline::During;
 use proto::JobRef;
@@ -218,7 +219,7 @@ pub async fn queue_page(
     let Queue { pool_id, scope } = queue;
     let after = after.unwrap_or(Cursor { priority: i64::MAX, job_id: 0 });
     let rows = sqlx::query!(
-        r#"SELECT id, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type, node_count,
+        r#"SELECT id, tenant_id, charge, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type, node_count,
                pending::text AS "pending!", throttle, active, priority, condition->>'reason' AS "reason!", condition->>'message' AS "message!"
            FROM jobs
            WHERE pool_id = $1 AND reservation_id IS NOT DISTINCT FROM $5 AND NOT isempty(pending) AND hold IS NULL
@@ -242,6 +243,8 @@ pub async fn queue_page(
         page.reasons.push((row.id, row.reason, row.message));
         page.requests.push(Request {
             job_id: row.id,
+            tenant_id: row.tenant_id,
+            charged: charge_from("jobs", &row.charge)?.on_each_of(row.node_count.unsigned_abs()),
             shape: Shape {
                 pool_id,
                 node_count: row.node_count.unsigned_abs(),
@@ -276,7 +279,7 @@ pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::J
     let mut list = super::read::jobs_of(db, id).await?;
     for job in list.jobs.iter_mut().filter(|job| job.state == proto::State::Pending) {
         let row = sqlx::query!(
-            r#"SELECT j.pool_id, j.reservation_id, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type,
+            r#"SELECT j.pool_id, j.reservation_id, j.tenant_id, j.charge, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type,
                  node_count, r.name AS "reservation?", r.state AS "reservation_state?", lower(r.during) AS begins_at
              FROM jobs j LEFT JOIN reservations r ON r.id = j.reservation_id WHERE j.id = $1"#,
             job.id
@@ -284,8 +287,12 @@ pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::J
         .fetch_one(db)
         .await?;
         // A hold, a begin time or a throttle stands before any lack of room; the lack is told after it.
-        let waits_for_room =
-            |c: &proto::Condition| matches!(c.reason, proto::Reason::Priority | proto::Reason::Unschedulable);
+        let waits_for_room = |c: &proto::Condition| {
+            matches!(
+                c.reason,
+                proto::Reason::Priority | proto::Reason::Unschedulable | proto::Reason::QuotaExceeded
+            )
+        };
         job.reasons.retain(|c| !waits_for_room(c));
         // What stands in the way of one whose reservation does not run is the reservation, not any lack of room.
         if let (Some(name), Some(state), Some(begins_at)) =
@@ -313,7 +320,11 @@ pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::J
         };
         let scope = row.reservation_id.map_or(Scope::Pool, Scope::Reservation);
         let queue = Queue { pool_id: row.pool_id, scope };
-        match why_not(&free(db, queue).await?, &shape) {
+        let charged = charge_from("jobs", &row.charge)?.on_each_of(shape.node_count);
+        let allowances = allowances(db, queue.scope).await?;
+        let allowance = allowances.get(&row.tenant_id);
+        let payer = allowance.map(|allowance| Payer { allowance, charged: &charged });
+        match why_not(&free(db, queue).await?, &shape, payer) {
             Some(lack) => job.reasons.push(lack),
             None if job.reasons.is_empty() => job.reasons.push(proto::Condition::new(
                 proto::Reason::Priority,

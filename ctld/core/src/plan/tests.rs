@@ -38,7 +38,14 @@ fn shape(cpus: i64, mem: i64, gpus: u32) -> Shape {
 }
 
 fn job(id: i64, shape: Shape) -> Request {
-    Request { job_id: id, shape, pending: IndexSet::one(0), throttle_left: None }
+    Request {
+        job_id: id,
+        tenant_id: 1,
+        charged: Charge::default(),
+        shape,
+        pending: IndexSet::one(0),
+        throttle_left: None,
+    }
 }
 
 fn plan(nodes: Vec<NodeFree>, queue: &[Request]) -> Plan {
@@ -112,12 +119,8 @@ fn an_exclusive_job_waits_for_an_empty_node_and_takes_all_of_it() {
 
 #[test]
 fn a_throttle_lets_only_so_many_tasks_start_and_is_named() {
-    let request = Request {
-        job_id: 1,
-        shape: shape(1, 10, 0),
-        pending: "0-9".parse().unwrap(),
-        throttle_left: Some(2),
-    };
+    let request =
+        Request { pending: "0-9".parse().unwrap(), throttle_left: Some(2), ..job(1, shape(1, 10, 0)) };
     let plan = plan(vec![node(1, 8, 1024, &[])], &[request]);
     assert_eq!(plan.placements.iter().map(|p| p.task).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(plan.waits[0].1.reason, Reason::ArrayThrottle);
@@ -125,12 +128,8 @@ fn a_throttle_lets_only_so_many_tasks_start_and_is_named() {
 
 #[test]
 fn a_million_tasks_cost_no_more_than_what_fits() {
-    let request = Request {
-        job_id: 1,
-        shape: shape(1, 1, 0),
-        pending: "0-999999".parse().unwrap(),
-        throttle_left: None,
-    };
+    let request =
+        Request { pending: "0-999999".parse().unwrap(), throttle_left: None, ..job(1, shape(1, 1, 0)) };
     let mut planner = Planner::new(vec![node(1, 1_000_000, 1_000_000_000, &[])], 100);
     planner.consider(&[request]);
     let plan = planner.finish();
@@ -152,7 +151,7 @@ prop_compose! {
         let mut shape = shape(cpus, mem, gpus);
         shape.node_count = nodes;
         shape.exclusive = exclusive;
-        Request { job_id: 0, shape, pending: IndexSet::from_ranges([(0, tasks - 1)]), throttle_left: throttle }
+        Request { pending: IndexSet::from_ranges([(0, tasks - 1)]), throttle_left: throttle, ..job(0, shape) }
     }
 }
 
@@ -199,15 +198,15 @@ proptest! {
 fn a_gpu_booked_for_later_takes_what_is_done_by_then_and_says_why_it_takes_no_more() {
     let mut one = node(1, 8, 1024, &["a100-80gb"]);
     one.gpus_free[0].until_us = Some(600_000_000);
-    assert_eq!(why_not(&[one.clone()], &shape(1, 10, 1)), None, "600 s fit in 600 s");
+    assert_eq!(why_not(&[one.clone()], &shape(1, 10, 1), None), None, "600 s fit in 600 s");
     let longer = Shape { lasts_us: Some(600_000_001), ..shape(1, 10, 1) };
-    let why = why_not(&[one.clone()], &longer).unwrap();
+    let why = why_not(&[one.clone()], &longer, None).unwrap();
     assert_eq!(
         why.message,
         "asks for 1 gpus; node1 has 0 free of 1; 1 more is idle but booked within 00:10:00"
     );
     assert!(
-        why_not(&[one], &Shape { lasts_us: None, ..shape(1, 10, 1) }).is_some(),
+        why_not(&[one], &Shape { lasts_us: None, ..shape(1, 10, 1) }, None).is_some(),
         "without end is never done"
     );
 }
@@ -216,9 +215,56 @@ fn a_gpu_booked_for_later_takes_what_is_done_by_then_and_says_why_it_takes_no_mo
 fn what_ends_with_its_reservation_takes_no_job_that_would_outlast_it() {
     let mut inside = node(1, 8, 1024, &[]);
     inside.until_us = Some(500_000_000);
-    let why = why_not(&[inside], &shape(1, 10, 0)).unwrap();
+    let why = why_not(&[inside], &shape(1, 10, 0), None).unwrap();
     assert_eq!(
         (why.checks[0].resource.as_str(), why.checks[0].asked, why.checks[0].free),
         ("seconds", 600, 500)
     );
+}
+
+fn limited(resource: crate::quota::Resource, limit: u64) -> HashMap<i32, Allowance> {
+    let limits = [(resource, limit)].into_iter().collect();
+    HashMap::from([(1, Allowance { tenant: "physics".into(), limits, used: Charge::default() })])
+}
+
+fn plan_within(nodes: Vec<NodeFree>, queue: &[Request], allowances: HashMap<i32, Allowance>) -> Plan {
+    let mut planner = Planner::new(nodes, 1000).within(allowances);
+    planner.consider(queue);
+    planner.finish()
+}
+
+#[test]
+fn what_leaves_the_model_open_gets_one_that_the_quota_has_room_for() {
+    let no_h100 = || limited(crate::quota::Resource::GpusOf("h100".into()), 0);
+    let open = || job(1, shape(1, 10, 1));
+    for nodes in [
+        vec![node(1, 8, 1024, &["h100-80gb", "a100-40gb"])],
+        vec![node(1, 8, 1024, &["h100-80gb"]), node(2, 8, 1024, &["a100-40gb"; 2])],
+    ] {
+        let last = nodes.last().map(|n| n.id).unwrap();
+        let plan = plan_within(nodes, &[open()], no_h100());
+        assert_eq!((plan.placements.len(), plan.placements[0].shares[0].node_id), (1, last));
+        assert_ne!(plan.placements[0].shares[0].gpu_ids, [100]);
+    }
+    let other = Request { tenant_id: 2, ..job(2, shape(1, 10, 1)) };
+    let plan = plan_within(vec![node(1, 8, 1024, &["h100-80gb"])], &[open(), open(), other], no_h100());
+    assert_eq!(plan.placements.iter().map(|p| p.job_id).collect::<Vec<_>>(), [2]);
+    assert_eq!(plan.waits.len(), 2);
+    assert_eq!(plan.waits[0].1.reason, Reason::QuotaExceeded);
+    assert_eq!(
+        plan.waits[0].1.message,
+        "what it would be given is over its quota: tenant \"physics\" has 0 of at most 0 gpus:h100 in use; 1 more asked"
+    );
+}
+
+#[test]
+fn what_a_plan_gives_counts_against_the_quota_of_the_next() {
+    let whole = |id| {
+        let charged = crate::quota::given(1, 10, 0, std::iter::empty());
+        Request { charged, ..job(id, Shape { exclusive: true, ..shape(1, 10, 0) }) }
+    };
+    let nodes = (1..=3).map(|id| node(id, 8, 1024, &[])).collect();
+    let allowances = limited(crate::quota::Resource::Cpus, 14);
+    let plan = plan_within(nodes, &[whole(1), whole(2), whole(3)], allowances);
+    assert_eq!(plan.placements.len(), 2, "seven CPUs beyond the one that was charged, each");
 }

@@ -1,6 +1,6 @@
 //! What a task is charged: everything it may take, as it was asked for; and what all tasks of a job are together.
 //!
-//! A job for a whole node is charged what it asked for. Products are checked: a million tasks of a million nodes of an
+//! A job for a whole node is charged what it asked for, and the rest when it gets one ([`given`]). Products are checked: a million tasks of a million nodes of an
 //! exbibyte are refused, not wrapped.
 
 use super::{AMOUNT_MAX, Charge, Resource};
@@ -54,7 +54,24 @@ pub fn charge(asked: &Asked) -> Result<Charge, TooMuch> {
     Ok(all)
 }
 
+/// What is charged for this on one node: what a placement gives there, with whole GPUs of these models.
+pub fn given<'a>(cpus: u64, mem_mib: u64, disk_mib: u64, models: impl Iterator<Item = &'a str>) -> Charge {
+    let gpu = GpuShare::ONE.units();
+    let each = |model: &'a str| {
+        let names = Resource::of_model(model).into_iter().map(move |name| (name, gpu));
+        names.chain([(Resource::Gpus, gpu), (Resource::Atoms, 1)])
+    };
+    let amounts = [(Resource::Cpus, cpus), (Resource::MemMib, mem_mib), (Resource::DiskMib, disk_mib)];
+    amounts.into_iter().chain(models.flat_map(each)).collect()
+}
+
 impl Charge {
+    /// Of a task's charge, what it is for each of its nodes.
+    pub fn on_each_of(&self, node_count: u32) -> Charge {
+        let amounts = self.amounts().filter(|(resource, _)| **resource != Resource::Jobs);
+        amounts.map(|(resource, amount)| (resource.clone(), amount / u64::from(node_count.max(1)))).collect()
+    }
+
     /// So many of these: of a task's charge, that of all tasks.
     pub fn times(&self, times: u64) -> Result<Charge, TooMuch> {
         let product = |(resource, each): (&Resource, u64)| {

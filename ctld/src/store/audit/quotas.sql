@@ -1,10 +1,14 @@
--- A tenant's use is what everything of it that has not ended is charged, that is within its ceiling, and a job is charged for
+-- A tenant's use is what everything of it that has not ended is charged, with what its live allocations were given beyond, that is within its ceiling, and a job is charged for
 -- what it asked for.
 WITH live AS (
     SELECT id, tenant_id, charge, active + (SELECT coalesce(sum(upper(p) - lower(p)), 0) FROM unnest(pending) p) AS tasks
     FROM jobs WHERE ended_at IS NULL
 ), charged AS (
     SELECT tenant_id, c.key AS resource, c.value::numeric * tasks AS amount FROM live, jsonb_each_text(charge) c
+    UNION ALL
+    SELECT j.tenant_id, c.key, c.value::numeric
+    FROM allocations a JOIN attempts t ON t.id = a.attempt_id JOIN jobs j ON j.id = t.job_id, jsonb_each_text(a.charge) c
+    WHERE a.released_at IS NULL
     UNION ALL
     SELECT tenant_id, c.key, c.value::numeric FROM reservations, jsonb_each_text(charge) c WHERE ended_at IS NULL
 ), total AS (

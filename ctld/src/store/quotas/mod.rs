@@ -5,8 +5,11 @@
 //! [`charge`] is what counts, under the rows' locks; [`standings`] is a look without, by which most of what is over the limit
 //! is refused before anything is written. The CHECK on the table stands behind both.
 
+mod given;
 mod limits;
 
+pub use given::allowances;
+pub(super) use given::{Extra, extras, take_over};
 pub use limits::{list, set};
 
 use super::{StoreError, row_error};
@@ -119,11 +122,31 @@ pub(super) async fn charge(
 
 /// Gives back what these tenants were charged. Call it last, as [`charge`].
 pub(super) async fn refund(tx: &mut PgConnection, charges: &[(i32, Charge)]) -> Result<(), StoreError> {
-    let given = Totals::of(charges.iter().map(|(tenant_id, charge)| (*tenant_id, charge)));
-    if given.is_empty() {
+    settle(tx, charges, &[]).await
+}
+
+/// Gives back, and charges what goes on whatever the limits say, in one statement: the ceiling rises with a use above the
+/// limit, and falls with it again. The rows must be there. Call it last, as [`charge`].
+pub(super) async fn settle(
+    tx: &mut PgConnection,
+    given_back: &[(i32, Charge)],
+    taken_over: &[(i32, Charge)],
+) -> Result<(), StoreError> {
+    let sum = |charges: &[(i32, Charge)]| {
+        Totals::of(charges.iter().map(|(tenant_id, charge)| (*tenant_id, charge)))
+    };
+    let mut rows: BTreeMap<(i32, String), i64> =
+        sum(given_back).0.into_iter().map(|(row, amount)| (row, saturating(amount))).collect();
+    for (row, amount) in sum(taken_over).0 {
+        let net = rows.entry(row).or_default();
+        *net = net.saturating_sub(saturating(amount));
+    }
+    if rows.is_empty() {
         return Ok(());
     }
-    let (tenants, resources, amounts) = given.columns();
+    let tenants: Vec<i32> = rows.keys().map(|(tenant_id, _)| *tenant_id).collect();
+    let resources: Vec<String> = rows.keys().map(|(_, resource)| resource.clone()).collect();
+    let amounts: Vec<i64> = rows.into_values().collect();
     sqlx::query_file!("src/store/sql/refund.sql", &tenants, &resources, &amounts).execute(tx).await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A reservation's life: it begins, it ends, it is cancelled.
 //!
 //! When it begins its amounts are in use: they enter the nodes' counters. When it ends they leave them, its bookings move to
-//! history, and a job that is still in it goes on in its own name.
+//! history, and a job that is still in it goes on in its own name, charged for what it holds.
 
 use super::super::{StoreError, condition_value, quotas};
 use crate::app::Caller;
@@ -29,12 +29,9 @@ pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
     let due = due(&mut tx, None).await?;
     let all: Vec<i64> = ended.iter().chain(&due).copied().collect();
     lock_amounts(&mut tx, &all).await?;
-    let mut charges = Vec::with_capacity(ended.len());
-    for id in &ended {
-        charges.push(end(&mut tx, *id, "completed").await?);
-    }
+    let charges = end_all(&mut tx, &ended, "completed").await?;
     let begun = begin(&mut tx, &due).await?;
-    quotas::refund(&mut tx, &charges).await?;
+    charges.settle(&mut tx).await?;
     tx.commit().await?;
     tell_waiting_jobs(db).await?;
     Ok(Advanced { begun, ended: ended.len() })
@@ -134,6 +131,30 @@ async fn use_amounts(tx: &mut PgConnection, id: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// What the ends of reservations change in what tenants are charged.
+#[derive(Default)]
+struct Charges {
+    given_back: Vec<(i32, Charge)>,
+    taken_over: Vec<(i32, Charge)>,
+}
+
+impl Charges {
+    /// The last act of the transaction.
+    async fn settle(&self, tx: &mut PgConnection) -> Result<(), StoreError> {
+        quotas::settle(tx, &self.given_back, &self.taken_over).await
+    }
+}
+
+/// Ends reservations that the caller has locked, with their nodes' amounts.
+async fn end_all(tx: &mut PgConnection, ids: &[i64], state: &str) -> Result<Charges, StoreError> {
+    let mut charges = Charges::default();
+    for id in ids {
+        charges.taken_over.extend(quotas::take_over(tx, *id).await?);
+        charges.given_back.push(end(tx, *id, state).await?);
+    }
+    Ok(charges)
+}
+
 /// Ends a reservation that its caller has locked, with its nodes' amounts. Returns what is to be given back, and to which
 /// tenant.
 async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(i32, Charge), StoreError> {
@@ -227,11 +248,8 @@ pub async fn cancel(db: &PgPool, caller: &Caller, name: &str) -> Result<Vec<i64>
     }
     let ids: Vec<i64> = rows.into_iter().map(|row| row.id).collect();
     lock_amounts(&mut tx, &ids).await?;
-    let mut charges = Vec::with_capacity(ids.len());
-    for id in &ids {
-        charges.push(end(&mut tx, *id, "cancelled").await?);
-    }
-    quotas::refund(&mut tx, &charges).await?;
+    let charges = end_all(&mut tx, &ids, "cancelled").await?;
+    charges.settle(&mut tx).await?;
     tx.commit().await?;
     tell_waiting_jobs(db).await?;
     Ok(ids)

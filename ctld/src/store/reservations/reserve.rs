@@ -98,7 +98,7 @@ async fn try_reserve(
         refuse_held(request, &fleet, &parts, range)?;
         refuse_taken(&mut tx, request, &parts, begin_at, end_at).await?;
         let mut nodes = without(fleet.free_over(range, &names), &parts);
-        let shares = place(&mut nodes, &shape)
+        let (shares, _) = place(&mut nodes, &shape, None)
             .map_err(|why| refusal(request, &fleet, range, (&shape, &names, &parts), why.message))?;
         let pieces = shares.into_iter().map(|share| {
             let atoms = parts.iter().filter(|(node_id, _, _)| *node_id == share.node_id);
@@ -402,8 +402,9 @@ fn refusal(
 ) -> StoreError {
     let length = range.end().unwrap_or(range.start()) - range.start();
     let fits = |begin: &i64| {
-        During::new(*begin, Some(begin + length))
-            .is_some_and(|range| why_not(&without(fleet.free_over(range, names), parts), shape).is_none())
+        During::new(*begin, Some(begin + length)).is_some_and(|range| {
+            why_not(&without(fleet.free_over(range, names), parts), shape, None).is_none()
+        })
     };
     let earliest = fleet.ends_after(range.start()).into_iter().take(HINTS_MAX).find(fits);
     let error =

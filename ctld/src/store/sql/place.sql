@@ -3,8 +3,8 @@
 -- are locked by the caller; the constraints stand behind it.
 WITH input AS (
     SELECT *
-    FROM unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::int[], $6::bigint[], $7::bigint[], $8::double precision[])
-        AS t (job_id, task, position, node_id, cpus, mem_mib, disk_mib, lasts_s)
+    FROM unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::int[], $6::bigint[], $7::bigint[], $8::double precision[], $10::jsonb[])
+        AS t (job_id, task, position, node_id, cpus, mem_mib, disk_mib, lasts_s, charge)
 ), tasks AS (
     SELECT DISTINCT job_id, task FROM input
 ), made AS (
@@ -16,8 +16,8 @@ WITH input AS (
     ORDER BY t.job_id, t.task
     RETURNING id, job_id, task
 ), placed AS (
-    INSERT INTO allocations (attempt_id, node_id, position, cpus, mem_mib, disk_mib, reservation_id)
-    SELECT m.id, i.node_id, i.position, i.cpus, i.mem_mib, i.disk_mib, $9
+    INSERT INTO allocations (attempt_id, node_id, position, cpus, mem_mib, disk_mib, reservation_id, charge)
+    SELECT m.id, i.node_id, i.position, i.cpus, i.mem_mib, i.disk_mib, $9, i.charge
     FROM input i JOIN made m ON m.job_id = i.job_id AND m.task = i.task
     ORDER BY m.id, i.position
     RETURNING id, attempt_id, node_id, position

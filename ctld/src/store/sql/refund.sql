@@ -1,5 +1,5 @@
 -- Gives back what tenants were charged. A ceiling above the limit, which stood for use from before the limit was set, falls
--- with the use.
+-- with the use. An amount below zero is a charge of what goes on whatever the limit says: the ceiling rises with it.
 WITH given AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::bigint[]) AS t (tenant_id, resource, amount)
 ), locked AS (

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod auditing;
+mod giving;
 mod holding;
 mod modes;
 mod overcommitting;
@@ -194,7 +195,8 @@ async fn plan(db: &PgPool) -> Plan {
 }
 
 async fn plan_of(db: &PgPool, queue: Queue) -> Plan {
-    let mut planner = Planner::new(free(db, queue).await.unwrap(), 1000);
+    let mut planner = Planner::new(free(db, queue).await.unwrap(), 1000)
+        .within(super::quotas::allowances(db, queue.scope).await.unwrap());
     planner.consider(&queue_page(db, queue, None, 1000, GRACE_S).await.unwrap().requests);
     planner.finish()
 }

@@ -10,7 +10,7 @@ use proto::api::{ActOutcome, Begin, CancelRequest, Repeat, RepeatEvery, ReserveR
 use proto::quota::Resource;
 
 /// Limits of tenant "default", as an administrator sets them.
-async fn limit(db: &PgPool, resource: &str, max: i64) {
+pub(super) async fn limit(db: &PgPool, resource: &str, max: i64) {
     sqlx::query(
         "INSERT INTO quota_usage AS q (tenant_id, resource, max, ceiling)
          SELECT id, $1, $2, $2 FROM tenants WHERE name = 'default'
@@ -23,7 +23,7 @@ async fn limit(db: &PgPool, resource: &str, max: i64) {
     .unwrap();
 }
 
-async fn used(db: &PgPool, resource: &str) -> i64 {
+pub(super) async fn used(db: &PgPool, resource: &str) -> i64 {
     sqlx::query_scalar("SELECT coalesce((SELECT used FROM quota_usage WHERE resource = $1), 0)")
         .bind(resource)
         .fetch_one(db)

@@ -7,6 +7,7 @@ use super::super::super::modes;
 use super::super::super::node::{close_session, record_seen};
 use super::super::super::overrun::extend_overdue;
 use super::super::super::place::record_waits;
+use super::super::super::quotas::allowances;
 use super::super::super::reservations;
 use super::super::super::snapshot::queues_with_work;
 use super::*;
@@ -134,7 +135,7 @@ async fn planned(world: &World, rng: &mut StdRng) -> Done {
     let db = world.any(rng);
     let (mut placed, mut conflicts) = (0, 0);
     for queue in queues_with_work(db).await? {
-        let mut planner = Planner::new(free(db, queue).await?, 50);
+        let mut planner = Planner::new(free(db, queue).await?, 50).within(allowances(db, queue.scope).await?);
         planner.consider(&queue_page(db, queue, None, 500, GRACE_S).await?.requests);
         let plan = planner.finish();
         let applied = apply(db, queue.scope, &plan.placements, GRACE_S).await?;
