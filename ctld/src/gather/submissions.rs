@@ -3,7 +3,7 @@
 use super::batch;
 use crate::app::Caller;
 use crate::metrics::Metrics;
-use crate::store::submit::{Prepared, commit};
+use crate::store::submit::{Prepared, commit, replayed};
 use crate::store::{StoreError, pools, reservations, tenants};
 use crate::wake::Wakes;
 use backon::{ExponentialBuilder, Retryable};
@@ -61,25 +61,39 @@ impl Submissions {
                 return jobs.iter().map(|_| Err(error.clone())).collect();
             }
         };
-        let mut waiting: Vec<Result<oneshot::Receiver<Answer>, ApiError>> = Vec::with_capacity(jobs.len());
-        for mut job in jobs {
-            waiting.push(match self.reservation(caller, &mut job).await {
-                Ok(reservation_id) => self.enqueue(caller, &rules, job, reservation_id),
-                Err(error) => Err(error),
+        let mut waiting: Vec<Result<oneshot::Receiver<Answer>, Answer>> = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            waiting.push(match self.take(caller, &rules, &job).await {
+                Ok(receiver) => Ok(receiver),
+                Err(refusal) => Err(self.replay_of(caller, &rules, &job, refusal).await),
             });
         }
         let mut answers = Vec::with_capacity(waiting.len());
         for answer in waiting {
             answers.push(match answer {
                 Ok(receiver) => receiver.await.unwrap_or_else(|_| Err(stopping())),
-                Err(error) => Err(error),
+                Err(answer) => answer,
             });
         }
         answers
     }
 
-    /// The reservation that a job names, if it admits the caller; the job's pool is then the reservation's.
-    async fn reservation(&self, caller: &Caller, job: &mut Submission) -> Result<Option<i64>, ApiError> {
+    /// What was accepted before is answered as it was then, though it would be refused now.
+    async fn replay_of(&self, caller: &Caller, rules: &Rules, job: &Submission, refusal: ApiError) -> Answer {
+        let Some(tenant_id) = rules.tenants.get(&caller.tenant) else { return Err(refusal) };
+        match replayed(&self.db, *tenant_id, &caller.user, job).await {
+            Ok(Some(submitted)) => Ok(submitted),
+            Ok(None) => Err(refusal),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The reservation that a job names, if it admits the caller, and its pool, which is then the job's.
+    async fn reservation(
+        &self,
+        caller: &Caller,
+        job: &Submission,
+    ) -> Result<Option<reservations::Admits>, ApiError> {
         let Some(name) = &job.reservation else { return Ok(None) };
         let admits = reservations::admit(&self.db, caller, job.account.as_deref(), name).await?;
         match &job.pool {
@@ -88,21 +102,25 @@ impl Submissions {
                     format!("reservation \"{name}\" is in pool \"{}\", not in \"{pool}\"", admits.pool);
                 Err(ApiError::new(ErrorCode::InvalidArgument, message).hint("leave the pool out"))
             }
-            _ => {
-                job.pool = Some(admits.pool);
-                Ok(Some(admits.id))
-            }
+            _ => Ok(Some(admits)),
         }
     }
 
-    fn enqueue(
+    async fn take(
         &self,
         caller: &Caller,
         rules: &Rules,
-        submission: Submission,
-        reservation_id: Option<i64>,
+        submission: &Submission,
     ) -> Result<oneshot::Receiver<Answer>, ApiError> {
-        let admitted = admit(&submission, &rules.pools, caller.operator)?;
+        let reservation = self.reservation(caller, submission).await?;
+        // The submission is kept as it came: the same one must read the same however its reservation fares.
+        let admitted = match &reservation {
+            None => admit(submission, &rules.pools, caller.operator)?,
+            Some(admits) => {
+                let inside = Submission { pool: Some(admits.pool.clone()), ..submission.clone() };
+                admit(&inside, &rules.pools, caller.operator)?
+            }
+        };
         let tenant_id = rules.tenants.get(&caller.tenant).copied().ok_or_else(|| {
             ApiError::new(ErrorCode::PermissionDenied, format!("no tenant is called \"{}\"", caller.tenant))
         })?;
@@ -111,9 +129,9 @@ impl Submissions {
             user: caller.user.clone(),
             uid: caller.uid,
             gid: caller.gid,
-            submission,
+            submission: submission.clone(),
             admitted,
-            reservation_id,
+            reservation_id: reservation.map(|admits| admits.id),
         };
         let (answer, receiver) = oneshot::channel();
         self.queue.try_send((prepared, answer)).map_err(|error| match error {
@@ -181,6 +199,25 @@ async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, 
                     let _ = answer.send(result);
                 }
             }
+            // One that the database cannot store must not take the others down with it.
+            Err(error) if !error.transient() && prepared.len() > 1 => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "a batch of submissions failed: one by one"
+                );
+                for (one, answer) in prepared.into_iter().zip(answers) {
+                    let hold = one.submission.hold;
+                    let result = match commit(&db, &[one]).await {
+                        Ok(mut results) => results.pop().unwrap_or_else(|| Err(stopping())),
+                        Err(error) => Err(error.into()),
+                    };
+                    if result.is_ok() && !hold {
+                        wakes.planner();
+                    }
+                    metrics.submission(&result);
+                    let _ = answer.send(result);
+                }
+            }
             Err(error) => {
                 let unknown = error.transient();
                 let mut api = ApiError::from(error);
@@ -235,5 +272,43 @@ mod tests {
             }
             assert_eq!(wakes.planner_woken().now_or_never().is_some(), woken, "{keys:?}");
         }
+    }
+
+    #[sqlx::test(migrations = "../migrations")]
+    async fn a_replay_is_answered_though_its_reservation_has_ended(db: PgPool) {
+        let pool = DeclaredPool {
+            name: "main".into(),
+            is_default: true,
+            time_limit_max_s: None,
+            time_limit_default_s: None,
+            mem_per_cpu_default_mib: 1024,
+            ratios: Default::default(),
+        };
+        declare(&db, &[pool]).await.unwrap();
+        sqlx::query(
+            "INSERT INTO reservations (tenant_id, pool_id, name, owner, author, during, state, request, created_at)
+             SELECT t.id, p.id, 'r', 'alice', 'alice', tstzrange(compute_now(), compute_now() + interval '1 hour'),
+                 'running', '{}', compute_now() FROM tenants t, pools p",
+        )
+        .execute(&db)
+        .await
+        .unwrap();
+        let submissions = Submissions::start(db.clone(), Arc::default(), Arc::default());
+        let caller =
+            Caller { uid: 1000, gid: 1000, user: "alice".into(), tenant: "default".into(), operator: false };
+        let job = |name: &str| -> Submission {
+            let body = serde_json::json!({ "idempotency_key": "k", "name": name, "script": "#!/bin/sh\n",
+                "chdir": "/", "umask": 18, "cpus": 1, "nodes": 1, "reservation": "r" });
+            serde_json::from_value(body).unwrap()
+        };
+        let first = submissions.submit(&caller, vec![job("n")]).await.remove(0).unwrap();
+        sqlx::query("UPDATE reservations SET state = 'completed', ended_at = compute_now()")
+            .execute(&db)
+            .await
+            .unwrap();
+        let again = submissions.submit(&caller, vec![job("n")]).await.remove(0).unwrap();
+        assert_eq!((again.id, again.replayed), (first.id, true));
+        let other = submissions.submit(&caller, vec![job("other")]).await.remove(0).unwrap_err();
+        assert_eq!(other.code, ErrorCode::NotFound, "another body is no replay");
     }
 }

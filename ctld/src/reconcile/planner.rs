@@ -101,18 +101,25 @@ impl PoolPlanner {
         if with_reasons {
             self.reasons_written = Some(begun);
         }
-        for queue in queues {
-            let mut replans = 0;
-            loop {
+        // Round by round, so that a queue whose tasks are ever followed by more does not keep the others waiting; and no longer
+        // than bookings may go without being looked after.
+        let mut open: Vec<(Queue, usize)> = queues.into_iter().map(|queue| (queue, 0)).collect();
+        while !open.is_empty() {
+            if begun.elapsed() >= PASS_EVERY / 2 {
+                self.app.wakes.planner();
+                break;
+            }
+            let mut next = Vec::new();
+            for (queue, replans) in open {
                 let (applied, more) = plan_queue(&self.app, queue, with_reasons).await?;
                 self.app.metrics.placed(applied.placed, applied.conflicts);
-                self.app.wakes.nodes(applied.nodes);
-                replans += usize::from(applied.conflicts > 0);
-                let again = more && applied.placed > 0 || applied.conflicts > 0 && replans <= REPLANS;
-                if !again {
-                    break;
+                let replans = replans + usize::from(applied.conflicts > 0);
+                if more && applied.placed > 0 || applied.conflicts > 0 && replans <= REPLANS {
+                    next.push((queue, replans));
                 }
+                self.app.wakes.nodes(applied.nodes);
             }
+            open = next;
         }
         self.app.metrics.planner_pass(begun.elapsed());
         Ok(())

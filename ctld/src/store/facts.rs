@@ -384,10 +384,21 @@ impl Changes {
         let ended: Vec<(i64, u64)> =
             jobs.iter().zip(&requeue).filter(|(_, requeue)| !**requeue).map(|(job, _)| (*job, 1)).collect();
         if !jobs.is_empty() {
-            sqlx::query_file!("src/store/sql/close_jobs.sql", &jobs, &tasks, &requeue, &states, &conditions)
-                .execute(&mut *tx)
-                .await?;
-            summarise_arrays(tx, &jobs).await?;
+            let closed = sqlx::query_file!(
+                "src/store/sql/close_jobs.sql",
+                &jobs,
+                &tasks,
+                &requeue,
+                &states,
+                &conditions
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            // Only arrays that have ended: it reads every attempt that they had.
+            let arrays: Vec<i64> = closed.iter().filter(|job| job.whole_array).map(|job| job.id).collect();
+            if !arrays.is_empty() {
+                summarise_arrays(tx, &arrays).await?;
+            }
             jobs.dedup();
             recorded.ended_jobs = jobs;
         }

@@ -67,7 +67,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// Whether the same act may succeed when tried again: the connection failed, the server is going down or coming up, or
-    /// PostgreSQL broke a deadlock (40P01) or a serialization cycle (40001).
+    /// PostgreSQL broke a deadlock (40P01), a serialization cycle (40001) or a wait for a lock that took too long (55P03).
     pub fn transient(&self) -> bool {
         let StoreError::Database(error) = self else { return false };
         match error {
@@ -77,8 +77,10 @@ impl StoreError {
             | sqlx::Error::Protocol(_)
             | sqlx::Error::Tls(_) => true,
             sqlx::Error::Database(db) => db.code().is_some_and(|code| {
-                matches!(code.as_ref(), "40P01" | "40001" | "57P01" | "57P02" | "57P03" | "53300" | "25006")
-                    || code.starts_with("08")
+                matches!(
+                    code.as_ref(),
+                    "40P01" | "40001" | "55P03" | "57P01" | "57P02" | "57P03" | "53300" | "25006"
+                ) || code.starts_with("08")
             }),
             _ => false,
         }

@@ -6,8 +6,11 @@
 //! the reservation's condition says who has it; a mode change that follows waits as well, and what is booked behind it.
 
 use super::StoreError;
+use super::books::whole_books;
 use super::modes::push_changes;
 use super::place::lock_nodes_amounts;
+use ctld_core::plan::Booked;
+use ctld_core::timeline::{During, Held, Timeline};
 use proto::{Condition, Reason};
 use sqlx::{PgConnection, PgPool};
 
@@ -24,7 +27,17 @@ pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
         extended += extend_where_free(db).await?;
     }
     for node_id in due(&mut *db.acquire().await?).await? {
-        extended += extend_before_others(db, node_id).await?;
+        // What fails on one node does not keep the others from being looked after; it is tried again at the next look, and
+        // until then what runs there is not given to anybody (`place::book`).
+        match extend_before_others(db, node_id).await {
+            Ok(some) => extended += some,
+            Err(error) if error.transient() => return Err(error),
+            Err(error) => tracing::error!(
+                node.id = node_id,
+                error = &error as &dyn std::error::Error,
+                "bookings that reach their end could not be extended"
+            ),
+        }
     }
     Ok(extended)
 }
@@ -144,7 +157,7 @@ async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreErr
 }
 
 /// Moves the beginnings of what reservations have booked behind the extension: of GPUs where they follow on the same part,
-/// of the node's amounts altogether. What would have ended by then is gone. `pushed` are those that lost time already.
+/// of the node's amounts altogether, where they do not last for both. What would have ended by then is gone. `pushed` are those that lost time already.
 async fn push_reservations(
     tx: &mut PgConnection,
     node_id: i64,
@@ -186,7 +199,8 @@ async fn push_reservations(
     )
     .fetch_all(&mut *tx)
     .await?);
-    pushed.extend(
+    if !amounts_last(tx, node_id).await? {
+        pushed.extend(
         sqlx::query_scalar!(
             r#"WITH following AS (
                    SELECT l.id, l.reservation_id, compute_now() + make_interval(secs => $2::double precision + $3::double precision) AS from_at,
@@ -210,6 +224,7 @@ async fn push_reservations(
         .fetch_all(&mut *tx)
         .await?,
     );
+    }
     sqlx::query!(
         "UPDATE reservations SET condition = $2, version = version + 1 WHERE id = ANY($1)",
         &pushed,
@@ -218,4 +233,31 @@ async fn push_reservations(
     .execute(tx)
     .await?;
     Ok(pushed)
+}
+
+/// Whether the node has room for what is overdue beside what else is booked there. Whatever ends soon counts as overdue.
+async fn amounts_last(tx: &mut PgConnection, node_id: i64) -> Result<bool, StoreError> {
+    let (ahead, until) = ((AHEAD_S * 1e6) as i64, ((AHEAD_S + EXTENSION_S) * 1e6) as i64);
+    let totals = lock_nodes_amounts(tx, &[node_id], Some(0)).await?;
+    let book = whole_books(tx, &[node_id]).await?.remove(&node_id).unwrap_or_default();
+    let lengthened: Vec<Booked> = book
+        .into_iter()
+        .map(|booked| match booked.during.end() {
+            Some(end) if end <= ahead => {
+                let during = During::new(booked.during.start(), Some(until));
+                Booked { during: during.unwrap_or(booked.during), ..booked }
+            }
+            _ => booked,
+        })
+        .collect();
+    let Some(range) = During::new(0, Some(until)) else { return Ok(true) };
+    let within = |total: i64, of: fn(&Booked) -> i64| {
+        let held = lengthened.iter().map(|b| Held { amount: of(b).max(0).unsigned_abs(), during: b.during });
+        i64::try_from(Timeline::new(held).peak(range)).is_ok_and(|peak| peak <= total)
+    };
+    Ok(totals.get(&node_id).is_some_and(|amounts| {
+        within(amounts.cpus.total, |b| b.cpus)
+            && within(amounts.mem_mib.total, |b| b.mem_mib)
+            && within(amounts.disk_mib.total, |b| b.disk_mib)
+    }))
 }

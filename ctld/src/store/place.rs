@@ -407,13 +407,16 @@ async fn book(
             return Ok(others);
         }
     }
-    // The mode timeline decides with the constraint: a GPU is given whole only where it is whole for the whole time.
+    // The mode timeline decides with the constraint: a GPU is given whole only where it is whole for the whole time. What an
+    // allocation has that is not released is not given either, even if its time is over.
     let won: HashSet<i64> = sqlx::query_scalar!(
         "INSERT INTO device_bookings (gpu_id, span, during, allocation_id, reservation_id, atom, kind)
          SELECT i.gpu_id, int4range(NULL, NULL), b.during, i.allocation_id, b.reservation_id, 'gpu', 'allocation'
          FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i(gpu_id, allocation_id, ord)
          JOIN node_bookings b ON b.allocation_id = i.allocation_id
          WHERE EXISTS (SELECT FROM gpu_modes m WHERE m.gpu_id = i.gpu_id AND m.mode = 'whole' AND m.during @> b.during)
+             AND NOT EXISTS (SELECT FROM device_bookings l WHERE l.gpu_id = i.gpu_id AND l.kind = 'allocation'
+                 AND upper(l.during) <= lower(b.during))
          ORDER BY i.ord
          ON CONFLICT DO NOTHING
          RETURNING gpu_id",

@@ -126,7 +126,9 @@ async fn nodes_free(db: &PgPool, pool_id: i32) -> Result<Vec<NodeFree>, StoreErr
         r#"SELECT g.id, g.node_id, g.model,
                g.eligible AND g.mode = 'whole' AND NOT EXISTS (
                    SELECT FROM device_bookings b
-                   WHERE b.gpu_id = g.id AND b.during @> compute_now()) AS "free!",
+                   -- What an allocation has, it has until it is released, even if its time is over.
+                   WHERE b.gpu_id = g.id AND (b.during @> compute_now()
+                       OR b.kind = 'allocation' AND lower(b.during) <= compute_now())) AS "free!",
                (SELECT (extract(epoch FROM min(lower(b.during)) - compute_now()) * 1000000)::bigint
                 FROM device_bookings b WHERE b.gpu_id = g.id AND lower(b.during) > compute_now()) AS until_us
            FROM gpus g JOIN nodes n ON n.id = g.node_id

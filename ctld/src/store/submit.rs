@@ -380,6 +380,23 @@ impl Columns {
     }
 }
 
+/// The job that this very submission made before, if it did: what it was answered then holds for ever, whatever has changed.
+pub async fn replayed(
+    db: &PgPool,
+    tenant_id: i32,
+    user: &str,
+    submission: &Submission,
+) -> Result<Option<Submitted>, StoreError> {
+    let body = serde_json::to_string(submission).map_err(|e| sqlx::Error::Encode(e.into()))?;
+    let key = (tenant_id, user.to_owned(), submission.idempotency_key.clone());
+    Ok(match look_up(db, &[key], &[0]).await?.pop() {
+        Some((_, Outcome::Named { job_id: Some(id), hash, .. })) if hash == body_hash(&body) => {
+            Some(Submitted { id, replayed: true })
+        }
+        _ => None,
+    })
+}
+
 /// What the keys of these submissions name: a job, or another operation. Those that name nothing are missing.
 async fn look_up(db: &PgPool, keys: &[Key], indices: &[usize]) -> Result<Vec<(usize, Outcome)>, StoreError> {
     if indices.is_empty() {

@@ -1,5 +1,5 @@
 -- Attempts ended: their jobs have less active; a requeued task is pending again; a job with nothing pending and nothing
--- active ends, as its last attempt did (an array's state is summarised afterwards).
+-- active ends, as its last attempt did (an array's state is summarised afterwards, once it has ended).
 UPDATE jobs j
 SET active = j.active - u.n,
     pending = j.pending + u.requeued,
@@ -23,3 +23,4 @@ FROM (
     GROUP BY job_id
 ) u
 WHERE j.id = u.job_id
+RETURNING j.id, j.is_array AND j.ended_at IS NOT NULL AS "whole_array!"

@@ -262,6 +262,50 @@ async fn an_account_admits_its_own_tenants_jobs_only(db: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn an_overrun_beside_which_there_is_room_moves_no_reservation(db: PgPool) {
+    fleet(&db).await;
+    submit_one(&db, lasting(HOUR, Submission { cpus: 1, ..job("stuck") })).await;
+    assert_eq!(place(&db).await.placed, 1);
+    let tue = reserved(&db, &later("tue")).await;
+    pass(&db, HOUR - 30).await;
+    extend_overdue(&db).await.unwrap();
+    pass(&db, 30).await;
+    advance(&db).await.unwrap();
+    let now = named(&db, "tue").await.unwrap().reservations.remove(0);
+    assert_eq!((now.state.as_str(), now.condition, now.nodes), ("running", None, tue.nodes));
+    assert_eq!(allocated(&db).await, 5);
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn what_is_not_released_is_not_given_again_though_its_time_is_over(db: PgPool) {
+    fleet(&db).await;
+    submit_one(&db, lasting(HOUR, Submission { gpus: 2, ..job("stuck") })).await;
+    assert_eq!(place(&db).await.placed, 1);
+    submit_one(&db, Submission { gpus: 1, ..job("next") }).await;
+    // Nobody looked after the bookings meanwhile.
+    pass(&db, HOUR + 120).await;
+    assert_eq!(place(&db).await.placed, 0);
+    let gpu_ids = vec![sqlx::query_scalar("SELECT min(id) FROM gpus").fetch_one(&db).await.unwrap()];
+    let mut stale = plan(&db).await.placements;
+    assert!(stale.is_empty());
+    let share = ctld_core::plan::Share { node_id: 1, cpus: 1, mem_mib: 100, disk_mib: 0, gpu_ids };
+    stale.push(ctld_core::plan::Placement {
+        job_id: 2,
+        task: 0,
+        lasts_us: super::super::place::booked_for_us(Some(600), GRACE_S),
+        shares: vec![share],
+    });
+    assert_eq!(
+        apply(&db, Scope::Pool, &stale, GRACE_S).await.unwrap().placed,
+        0,
+        "nor by a plan from before"
+    );
+    extend_overdue(&db).await.unwrap();
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn what_is_still_inside_when_a_reservation_ends_goes_on_in_its_own_name(db: PgPool) {
     let session = fleet(&db).await;
     let r = reserved(&db, &ReserveRequest { begin: None, gpus: 1, ..later("r") }).await;
