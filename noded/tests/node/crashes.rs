@@ -256,13 +256,20 @@ async fn a_stranger_with_a_dead_shepherds_number_lives() {
     site.ctld.started(id).await;
     site.kill_noded();
     kill(site.shepherd(id), libc::SIGKILL);
-    let mut stranger = std::process::Command::new("sleep").arg("3000").spawn().unwrap();
-    // As if the kernel had given the number to another process meanwhile.
     let record = site.state().join("jobs").join(id.to_string());
     let examined = site.until("the lock is free", || {
         Some(noded::attempt::examine(&record).unwrap()).filter(|examined| !examined.held)
     });
     let mut claim = examined.await.record.claim.unwrap();
+    // As if the kernel had given the number to another process meanwhile: never within the same tick of its clock.
+    let mut stranger = loop {
+        let mut stranger = std::process::Command::new("sleep").arg("3000").spawn().unwrap();
+        if noded::sys::start_ticks(stranger.id() as i32).unwrap() != claim.start_ticks {
+            break stranger;
+        }
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    };
     claim.pid = stranger.id() as i32;
     let mut file = std::fs::File::options().read(true).write(true).open(&record).unwrap();
     noded::attempt::append(&mut file, &noded::attempt::Entry::Claimed(claim)).unwrap();

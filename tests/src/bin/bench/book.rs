@@ -138,7 +138,6 @@ async fn fill(db: &PgPool, book: &mut Book, slots: usize) {
     }
     // As a book is that grew over weeks.
     sqlx::raw_sql("VACUUM ANALYZE").execute(db).await.expect("the book can be vacuumed");
-    sqlx::raw_sql("CHECKPOINT").execute(db).await.expect("what was filled can be written");
 }
 
 /// Applies placements of one GPU each, to start now: microseconds a placement.
