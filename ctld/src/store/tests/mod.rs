@@ -128,7 +128,7 @@ fn hello(name: &str, cpus: u32, gpus: u32) -> Hello {
 }
 
 /// From here on time stands still until [`pass`].
-async fn stop_clock(db: &PgPool) {
+pub(in crate::store) async fn stop_clock(db: &PgPool) {
     sqlx::raw_sql(
         "INSERT INTO compute_sim_clock (id, ts) VALUES (1, compute_now());
          CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz LANGUAGE sql STABLE
