@@ -367,3 +367,38 @@ async fn a_charge_that_waits_for_a_refund_gets_what_that_gave_back(db: PgPool) {
     assert_eq!(charge.await.unwrap(), [Ok(())]);
     assert_eq!(used(&db, "jobs").await, 1);
 }
+
+/// The new row is written from the locked one whole: half of it from before the wait would meet the CHECK.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_refund_and_a_charge_that_wait_for_a_new_limit_are_written_under_it(db: PgPool) {
+    with_pool(&db).await;
+    submit_one(&db, job("first")).await;
+    for (amount, set) in
+        [(1, "max = 5, ceiling = 5"), (-1, "max = NULL, ceiling = NULL"), (0, "max = 3, ceiling = 3")]
+    {
+        let mut limit = db.begin().await.unwrap();
+        sqlx::query(sqlx::AssertSqlSafe(format!("UPDATE quota_usage SET {set} WHERE resource = 'jobs'")))
+            .execute(&mut *limit)
+            .await
+            .unwrap();
+        let other = db.clone();
+        let waiting = tokio::spawn(async move {
+            let one: ctld_core::quota::Charge = [(Resource::Jobs, 1)].into_iter().collect();
+            let mut tx = other.begin().await.unwrap();
+            if amount > 0 {
+                crate::store::quotas::refund(&mut tx, &[(1, one)]).await.unwrap();
+            } else {
+                let asks = [Ask { tenant_id: 1, charge: &one }];
+                assert_eq!(crate::store::quotas::charge(&mut tx, &asks).await.unwrap(), [Ok(())]);
+            }
+            tx.commit().await.unwrap();
+        });
+        let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
+        while !sqlx::query_scalar::<_, bool>(waits).fetch_one(&db).await.unwrap() {
+            tokio::task::yield_now().await;
+        }
+        limit.commit().await.unwrap();
+        waiting.await.unwrap();
+    }
+    assert_eq!(used(&db, "jobs").await, 2);
+}
