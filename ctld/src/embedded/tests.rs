@@ -50,8 +50,20 @@ impl Drop for Scratch {
     }
 }
 
+/// Connects, as soon as the server has a slot: the connection by which it was found ready may still be ending.
 async fn connect(embedded: &Embedded) -> PgConnection {
-    PgConnectOptions::from_str(&embedded.url()).unwrap().connect().await.unwrap()
+    let options = PgConnectOptions::from_str(&embedded.url()).unwrap();
+    let begun = std::time::Instant::now();
+    loop {
+        match options.connect().await {
+            Ok(connection) => return connection,
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("53300") => {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 async fn number(connection: &mut PgConnection, sql: &'static str) -> i64 {
