@@ -243,8 +243,7 @@ mod tests {
     use crate::store::pools::{DeclaredPool, declare};
     use futures_util::FutureExt;
 
-    #[sqlx::test(migrations = "../migrations")]
-    async fn the_planner_is_woken_by_what_it_may_place_and_not_by_what_is_held(db: PgPool) {
+    async fn with_pool(db: &PgPool) {
         let pool = DeclaredPool {
             name: "main".into(),
             is_default: true,
@@ -253,11 +252,19 @@ mod tests {
             mem_per_cpu_default_mib: 1024,
             ratios: Default::default(),
         };
-        declare(&db, &[pool]).await.unwrap();
+        declare(db, &[pool]).await.unwrap();
+    }
+
+    fn alice() -> Caller {
+        Caller { uid: 1000, gid: 1000, user: "alice".into(), tenant: "default".into(), operator: false }
+    }
+
+    #[sqlx::test(migrations = "../migrations")]
+    async fn the_planner_is_woken_by_what_it_may_place_and_not_by_what_is_held(db: PgPool) {
+        with_pool(&db).await;
         let wakes = Arc::new(Wakes::default());
         let submissions = Submissions::start(db, wakes.clone(), Arc::default());
-        let caller =
-            Caller { uid: 1000, gid: 1000, user: "alice".into(), tenant: "default".into(), operator: false };
+        let caller = alice();
         let job = |key: &str, hold: bool| -> Submission {
             let body = serde_json::json!({ "idempotency_key": key, "name": "n", "script": "#!/bin/sh\n",
                 "chdir": "/", "umask": 18, "cpus": 1, "nodes": 1, "hold": hold });
@@ -276,15 +283,7 @@ mod tests {
 
     #[sqlx::test(migrations = "../migrations")]
     async fn a_replay_is_answered_though_its_reservation_has_ended(db: PgPool) {
-        let pool = DeclaredPool {
-            name: "main".into(),
-            is_default: true,
-            time_limit_max_s: None,
-            time_limit_default_s: None,
-            mem_per_cpu_default_mib: 1024,
-            ratios: Default::default(),
-        };
-        declare(&db, &[pool]).await.unwrap();
+        with_pool(&db).await;
         sqlx::query(
             "INSERT INTO reservations (tenant_id, pool_id, name, owner, author, during, state, request, created_at)
              SELECT t.id, p.id, 'r', 'alice', 'alice', tstzrange(compute_now(), compute_now() + interval '1 hour'),
@@ -294,8 +293,7 @@ mod tests {
         .await
         .unwrap();
         let submissions = Submissions::start(db.clone(), Arc::default(), Arc::default());
-        let caller =
-            Caller { uid: 1000, gid: 1000, user: "alice".into(), tenant: "default".into(), operator: false };
+        let caller = alice();
         let job = |name: &str| -> Submission {
             let body = serde_json::json!({ "idempotency_key": "k", "name": name, "script": "#!/bin/sh\n",
                 "chdir": "/", "umask": 18, "cpus": 1, "nodes": 1, "reservation": "r" });

@@ -153,8 +153,8 @@ async fn extend_job(
     .await?;
     refuse_maintenance(tx, &nodes, &allocations, None, latest).await?;
     lock_nodes_amounts(tx, &nodes, Some(0)).await?;
-    if let Some(row) = live.iter().find(|row| row.reservation_id.is_some()) {
-        make_room_in_reservation(tx, row.reservation_id.unwrap_or_default(), &allocations, &ends).await?;
+    if let Some(reservation_id) = live.iter().find_map(|row| row.reservation_id) {
+        make_room_in_reservation(tx, reservation_id, &allocations, &ends).await?;
     }
     sqlx::query!(
         "UPDATE node_bookings b SET during = tstzrange(lower(b.during), i.end_at)

@@ -5,13 +5,12 @@
 //! open-ended. Where a reservation follows, the overrun takes [`EXTENSION`] at a time from the reservation's beginning, and
 //! the reservation's condition says who has it; a mode change that follows waits as well, and what is booked behind it.
 
+mod push;
+
 use super::StoreError;
-use super::books::whole_books;
 use super::modes::push_changes;
 use super::place::lock_nodes_amounts;
-use ctld_core::plan::Booked;
-use ctld_core::timeline::{During, Held, Timeline};
-use proto::{Condition, Reason};
+use push::push_reservations;
 use sqlx::{PgConnection, PgPool};
 
 /// How far ahead is looked, seconds; and by how much a booking with something behind it is extended.
@@ -154,110 +153,4 @@ async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreErr
     tx.commit().await?;
     tracing::warn!(node.id = node_id, reservations = ?pushed, "jobs overrun their time; what was booked behind them waits");
     Ok(devices.rows_affected() + nodes.rows_affected())
-}
-
-/// Moves the beginnings of what reservations have booked behind the extension: of GPUs where they follow on the same part,
-/// of the node's amounts altogether, where they do not last for both. What would have ended by then is gone. `pushed` are those that lost time already.
-async fn push_reservations(
-    tx: &mut PgConnection,
-    node_id: i64,
-    mut pushed: Vec<i64>,
-) -> Result<Vec<i64>, StoreError> {
-    let jobs: Vec<i64> = sqlx::query_scalar!(
-        "SELECT DISTINCT t.job_id FROM node_bookings b JOIN allocations a ON a.id = b.allocation_id
-         JOIN attempts t ON t.id = a.attempt_id
-         WHERE b.node_id = $1 AND upper(b.during) <= compute_now() + make_interval(secs => $2) ORDER BY 1",
-        node_id,
-        AHEAD_S
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let names = jobs.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-    let condition = Condition::new(
-        Reason::Unschedulable,
-        format!("job {names} has overrun its time on what is booked here"),
-    );
-    pushed.extend(sqlx::query_scalar!(
-        r#"WITH following AS (
-               SELECT l.id, l.reservation_id, compute_now() + make_interval(secs => $2::double precision + $3::double precision) AS from_at, upper(l.during) AS until_at
-               FROM device_bookings l JOIN gpus g ON g.id = l.gpu_id
-               WHERE g.node_id = $1 AND l.kind = 'reservation'
-                   AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
-                   AND EXISTS (SELECT FROM device_bookings b WHERE b.gpu_id = l.gpu_id AND b.span && l.span
-                       AND b.kind = 'allocation' AND upper(b.during) <= compute_now() + make_interval(secs => $2)
-                       AND upper(b.during) <= lower(l.during))
-           ), later AS (
-               UPDATE device_bookings d SET during = tstzrange(f.from_at, f.until_at)
-               FROM following f WHERE d.id = f.id AND f.from_at < f.until_at
-           ), none AS (
-               DELETE FROM device_bookings d USING following f WHERE d.id = f.id AND f.from_at >= f.until_at
-           )
-           SELECT DISTINCT reservation_id AS "id!" FROM following"#,
-        node_id,
-        AHEAD_S,
-        EXTENSION_S
-    )
-    .fetch_all(&mut *tx)
-    .await?);
-    if !amounts_last(tx, node_id).await? {
-        pushed.extend(
-        sqlx::query_scalar!(
-            r#"WITH following AS (
-                   SELECT l.id, l.reservation_id, compute_now() + make_interval(secs => $2::double precision + $3::double precision) AS from_at,
-                       upper(l.during) AS until_at
-                   FROM node_bookings l
-                   WHERE l.node_id = $1 AND l.allocation_id IS NULL AND lower(l.during) > compute_now()
-                       AND lower(l.during) < compute_now() + make_interval(secs => $2::double precision + $3::double precision)
-                       AND EXISTS (SELECT FROM node_bookings b WHERE b.node_id = $1 AND b.allocation_id IS NOT NULL
-                           AND upper(b.during) <= compute_now() + make_interval(secs => $2::double precision))
-               ), later AS (
-                   UPDATE node_bookings d SET during = tstzrange(f.from_at, f.until_at)
-                   FROM following f WHERE d.id = f.id AND f.from_at < f.until_at
-               ), none AS (
-                   DELETE FROM node_bookings d USING following f WHERE d.id = f.id AND f.from_at >= f.until_at
-               )
-               SELECT DISTINCT reservation_id AS "id!" FROM following"#,
-            node_id,
-            AHEAD_S,
-            EXTENSION_S
-        )
-        .fetch_all(&mut *tx)
-        .await?,
-    );
-    }
-    sqlx::query!(
-        "UPDATE reservations SET condition = $2, version = version + 1 WHERE id = ANY($1)",
-        &pushed,
-        super::condition_value(&condition)
-    )
-    .execute(tx)
-    .await?;
-    Ok(pushed)
-}
-
-/// Whether the node has room for what is overdue beside what else is booked there. Whatever ends soon counts as overdue.
-async fn amounts_last(tx: &mut PgConnection, node_id: i64) -> Result<bool, StoreError> {
-    let (ahead, until) = ((AHEAD_S * 1e6) as i64, ((AHEAD_S + EXTENSION_S) * 1e6) as i64);
-    let totals = lock_nodes_amounts(tx, &[node_id], Some(0)).await?;
-    let book = whole_books(tx, &[node_id]).await?.remove(&node_id).unwrap_or_default();
-    let lengthened: Vec<Booked> = book
-        .into_iter()
-        .map(|booked| match booked.during.end() {
-            Some(end) if end <= ahead => {
-                let during = During::new(booked.during.start(), Some(until));
-                Booked { during: during.unwrap_or(booked.during), ..booked }
-            }
-            _ => booked,
-        })
-        .collect();
-    let Some(range) = During::new(0, Some(until)) else { return Ok(true) };
-    let within = |total: i64, of: fn(&Booked) -> i64| {
-        let held = lengthened.iter().map(|b| Held { amount: of(b).max(0).unsigned_abs(), during: b.during });
-        i64::try_from(Timeline::new(held).peak(range)).is_ok_and(|peak| peak <= total)
-    };
-    Ok(totals.get(&node_id).is_some_and(|amounts| {
-        within(amounts.cpus.total, |b| b.cpus)
-            && within(amounts.mem_mib.total, |b| b.mem_mib)
-            && within(amounts.disk_mib.total, |b| b.disk_mib)
-    }))
 }

@@ -33,6 +33,7 @@ pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
     let begun = begin(&mut tx, &due).await?;
     charges.settle(&mut tx).await?;
     tx.commit().await?;
+    forget_lateness(db).await?;
     tell_waiting_jobs(db).await?;
     Ok(Advanced { begun, ended: ended.len() })
 }
@@ -78,7 +79,11 @@ async fn begin(tx: &mut PgConnection, due: &[i64]) -> Result<usize, StoreError> 
         match use_amounts(&mut savepoint, id).await {
             Ok(()) => {
                 sqlx::query!(
-                    "UPDATE reservations SET state = 'running', condition = NULL, version = version + 1 WHERE id = $1",
+                    // One that an overrun still keeps from a GPU says so until it has it.
+                    "UPDATE reservations SET state = 'running', version = version + 1,
+                         condition = CASE WHEN EXISTS (SELECT FROM device_bookings d
+                             WHERE d.reservation_id = $1 AND lower(d.during) > compute_now()) THEN condition END
+                     WHERE id = $1",
                     id
                 )
                 .execute(&mut *savepoint)
@@ -208,6 +213,20 @@ async fn end(tx: &mut PgConnection, id: i64, state: &str) -> Result<(i32, Charge
     .fetch_one(tx)
     .await?;
     Ok((ended.tenant_id, quotas::charge_from("reservations", &ended.charge)?))
+}
+
+/// A reservation that has all its GPUs by now no longer says that it lacks one. What is behind a job inside is not late.
+async fn forget_lateness(db: &PgPool) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE reservations r SET condition = NULL, version = version + 1
+         WHERE r.state = 'running' AND r.condition IS NOT NULL AND NOT EXISTS (
+             SELECT FROM device_bookings d WHERE d.reservation_id = r.id AND lower(d.during) > compute_now()
+                 AND NOT EXISTS (SELECT FROM device_bookings n WHERE n.reservation_id = r.id AND n.gpu_id = d.gpu_id
+                     AND n.span && d.span AND n.during @> compute_now()))"
+    )
+    .execute(db)
+    .await?;
+    Ok(())
 }
 
 /// Tells jobs that wait for a reservation that has ended. In a transaction of its own, since jobs are locked before

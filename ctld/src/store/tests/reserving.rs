@@ -278,6 +278,28 @@ async fn an_overrun_beside_which_there_is_room_moves_no_reservation(db: PgPool) 
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_reservation_that_begins_without_a_gpu_says_so_until_it_has_it(db: PgPool) {
+    let session = fleet(&db).await;
+    submit_one(&db, lasting(HOUR, Submission { cpus: 1, gpus: 1, ..job("stuck") })).await;
+    assert_eq!(place(&db).await.placed, 1);
+    reserved(&db, &later("tue")).await;
+    pass(&db, HOUR - 30).await;
+    extend_overdue(&db).await.unwrap();
+    pass(&db, 30).await;
+    advance(&db).await.unwrap();
+    let tue = async || named(&db, "tue").await.unwrap().reservations.remove(0);
+    let begun = tue().await;
+    assert_eq!(begun.state, "running");
+    assert!(begun.condition.unwrap().message.contains("has overrun its time"));
+    let allocation = live(&db).await[0];
+    report(&db, vec![ended(session, allocation, EndCause::Exited, Some(0))]).await;
+    pass(&db, 400).await;
+    advance(&db).await.unwrap();
+    assert_eq!(tue().await.condition, None);
+    audit(&db).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn what_is_not_released_is_not_given_again_though_its_time_is_over(db: PgPool) {
     fleet(&db).await;
     submit_one(&db, lasting(HOUR, Submission { gpus: 2, ..job("stuck") })).await;
