@@ -4,8 +4,10 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::embedded::Embedded;
 use crate::gather::{Facts, Positions, Submissions};
+use crate::leases::Leases;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
+use crate::store::leases::Owner;
 use crate::wake::Wakes;
 use sqlx::PgPool;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ pub struct App {
     pub embedded: Option<Arc<Embedded>>,
     /// The one clock.
     pub clock: Arc<Clock>,
+    /// What this controller may do alone.
+    pub leases: Arc<Leases>,
     /// Where submissions are gathered and committed in batches.
     pub submissions: Submissions,
     /// Where nodes' reports are gathered and recorded in batches.
@@ -40,7 +44,7 @@ pub struct App {
 
 impl App {
     /// Starts the gatherers over a database that is migrated. Must be called in a tokio runtime.
-    pub fn start(db: PgPool, config: Config, embedded: Option<Arc<Embedded>>) -> App {
+    pub fn start(db: PgPool, config: Config, embedded: Option<Arc<Embedded>>, owner: Owner) -> App {
         let wakes = Arc::new(Wakes::default());
         let metrics = Arc::new(Metrics::default());
         App {
@@ -51,6 +55,7 @@ impl App {
             config: Arc::new(config),
             embedded,
             clock: Arc::default(),
+            leases: Arc::new(Leases::new(owner, metrics.clone())),
             membership: Arc::default(),
             wakes,
             metrics,

@@ -1,16 +1,13 @@
 //! The one clock of this process: anchored to the database's `compute_now()`, carried on by the monotonic clock.
 //!
-//! Reading the system's clock is refused elsewhere. The anchor is taken at start and again every few seconds; when the two
+//! Reading the system's clock is refused elsewhere. The anchor is taken at start and with every renewal of leases, each five seconds; when the two
 //! have drifted apart by more than a second since the last anchor, that is logged as ClockSkew and shown by `bctl check`.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
 
-/// How often the clock is anchored again.
-pub const ANCHOR_EVERY: Duration = Duration::from_secs(5);
 /// More drift than this between two anchors is an alarm.
 pub const DRIFT_MAX: Duration = Duration::from_secs(1);
 
@@ -67,19 +64,6 @@ impl Clock {
 
     fn anchor(&self) -> Option<Anchor> {
         *self.anchor.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Keeps the clock anchored until the controller stops.
-pub async fn keep(clock: &Clock, db: &PgPool, stopping: &CancellationToken) {
-    loop {
-        tokio::select! {
-            () = stopping.cancelled() => return,
-            () = tokio::time::sleep(ANCHOR_EVERY) => {}
-        }
-        if let Err(error) = clock.anchor_to(db).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "the clock could not be anchored");
-        }
     }
 }
 

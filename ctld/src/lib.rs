@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod embedded;
 pub mod gather;
+pub mod leases;
 pub mod membership;
 pub mod metrics;
 pub mod reconcile;

@@ -17,6 +17,7 @@
 //! | `api_requests_total`, `api_request_seconds` | `path`, `status` / `path` | requests answered; how long each took |
 //! | `database_up` | | whether the last look at the database succeeded |
 //! | `jobs`, `tasks_pending` | `state` / | live jobs by state; tasks not yet placed |
+//! | `leases_held`, `fenced_total` | `kind`: `gateway`, `pool`, `singleton` | leases of this controller; acts that the fence refused, since the lease was another's |
 //! | `audit_violations`, `audit_seconds` | `invariant` / | what the last audit found; how long it took |
 //! | `nodes`, `gpus`, `gpus_booked` | `connection` / | nodes by connection; GPUs present; GPUs booked now |
 
@@ -70,6 +71,11 @@ struct ByInvariant {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByKind {
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPath {
     path: String,
 }
@@ -94,6 +100,8 @@ pub struct Metrics {
     api_connections: Gauge,
     api_requests: Family<ByPathAndStatus, Counter>,
     api_request_seconds: Family<ByPath, Histogram, fn() -> Histogram>,
+    leases_held: Family<ByKind, Gauge>,
+    fenced: Family<ByKind, Counter>,
     audit_violations: Family<ByInvariant, Gauge>,
     audit_seconds: Gauge<f64, AtomicU64>,
     /// The last audit, and when it was made.
@@ -138,6 +146,8 @@ impl Default for Metrics {
             api_connections: Gauge::default(),
             api_requests: Family::default(),
             api_request_seconds: Family::new_with_constructor(seconds),
+            leases_held: Family::default(),
+            fenced: Family::default(),
             audit_violations: Family::default(),
             audit_seconds: Gauge::default(),
             audit: StdMutex::default(),
@@ -160,6 +170,8 @@ impl Default for Metrics {
         all.register("api_connections", "API connections open", metrics.api_connections.clone());
         all.register("api_requests", "Requests answered", metrics.api_requests.clone());
         all.register("api_request_seconds", "Time to answer a request", metrics.api_request_seconds.clone());
+        all.register("leases_held", "Leases of this controller", metrics.leases_held.clone());
+        all.register("fenced", "Acts refused since their lease was another's", metrics.fenced.clone());
         all.register(
             "audit_violations",
             "Rows that offend an invariant, by the last audit",
@@ -241,6 +253,17 @@ impl Metrics {
     pub fn request(&self, path: &str, status: u16, took: Duration) {
         self.api_requests.get_or_create(&ByPathAndStatus { path: path.to_owned(), status }).inc();
         self.api_request_seconds.get_or_create(&ByPath { path: path.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// This controller has so many leases of a kind: `gateway`, `pool`, `singleton`.
+    pub fn leases_held(&self, kind: &str, held: usize) {
+        let label = ByKind { kind: kind.to_owned() };
+        self.leases_held.get_or_create(&label).set(i64::try_from(held).unwrap_or(i64::MAX));
+    }
+
+    /// An act was refused, since its lease, of this kind, is another's by now.
+    pub fn fenced(&self, kind: &str) {
+        self.fenced.get_or_create(&ByKind { kind: kind.to_owned() }).inc();
     }
 
     /// An audit was made. What it could not check keeps the number it had.

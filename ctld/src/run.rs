@@ -3,8 +3,9 @@
 use crate::app::App;
 use crate::config::{Config, Database};
 use crate::embedded::{self, Embedded};
+use crate::store::leases::Owner;
 use crate::store::{self, StoreError, pools::DeclaredPool};
-use crate::{api, clock, reconcile};
+use crate::{api, leases, reconcile, wake};
 use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
 use sqlx::PgPool;
@@ -28,26 +29,30 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let _lock = lock_state(&config.state_dir)?;
+    let controller = leases::controller_id(&config.state_dir).with_context(|| {
+        format!("the file \"controller-id\" in \"{}\" cannot be used", config.state_dir.display())
+    })?;
     let (url, embedded) = database(&config).await?;
     let db = store::connect(&url).context("the database's URL cannot be read")?;
     let listener = tokio::select! {
-        ready = prepare(&db, &config) => ready?,
+        ready = prepare(&db, &config, &controller) => ready?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
 
-    let app = App::start(db, config, embedded);
+    let owner = Owner::new(&controller, &uuid::Uuid::now_v7().simple().to_string());
+    let app = App::start(db, config, embedded, owner);
     app.clock.anchor_to(&app.db).await.context("compute_now() cannot be read")?;
+    app.leases.step(&app).await.context("the leases cannot be read")?;
     let tasks = tokio_util::task::TaskTracker::new();
     tasks.spawn(reconcile::planner::run(app.clone()));
     tasks.spawn(reconcile::reservations::run(app.clone()));
     tasks.spawn(reconcile::modes::run(app.clone()));
     tasks.spawn(reconcile::audit::run(app.clone()));
     tasks.spawn(reconcile::holds::run(app.clone()));
-    tasks.spawn({
-        let app = app.clone();
-        async move { clock::keep(&app.clock, &app.db, &app.stopping).await }
-    });
+    tasks.spawn(leases::keep(app.clone()));
+    tasks.spawn(wake::relay(app.clone()));
+    tasks.spawn(wake::listen(app.clone()));
     if app.embedded.is_some() {
         tasks.spawn(look_after_embedded(app.clone()));
     }
@@ -74,6 +79,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     if tokio::time::timeout(STOP_WITHIN, tasks.wait()).await.is_err() {
         tracing::warn!("some requests did not end within {STOP_WITHIN:?}; they are cut off");
     }
+    let _ = tokio::time::timeout(STOP_WITHIN, leases::give_up(&app)).await;
     let App { db, embedded, .. } = app;
     // A connection that a cut-off task holds is closed by the server's end.
     let _ = tokio::time::timeout(STOP_WITHIN, db.close()).await;
@@ -84,7 +90,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Everything between a configuration and the first request: migrations, pools, the socket.
-async fn prepare(db: &PgPool, config: &Config) -> anyhow::Result<UnixListener> {
+async fn prepare(db: &PgPool, config: &Config, controller: &str) -> anyhow::Result<UnixListener> {
     loop {
         match store::migrate(db).await {
             Ok(()) => break,
@@ -100,7 +106,7 @@ async fn prepare(db: &PgPool, config: &Config) -> anyhow::Result<UnixListener> {
     }
     store::pools::declare(db, &declared(config)).await.context("the pools cannot be declared")?;
     store::mig_placements::fill(db).await.context("the MIG placements cannot be written")?;
-    store::node::disconnect_all(db).await.context("the nodes cannot be read")?;
+    store::node::disconnect_all(db, controller).await.context("the nodes cannot be read")?;
     listen(&config.socket).await
 }
 

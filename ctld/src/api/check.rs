@@ -5,6 +5,7 @@ use super::error::Answer;
 use super::extract::{NoParams, Params};
 use crate::app::App;
 use crate::clock::Clock;
+use crate::store::leases::{Owner, Seen, look};
 use crate::store::read::{NodeCounts, node_counts, server_version};
 use axum::Json;
 use axum::extract::State;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// A database slower than this to answer the simplest question is not well.
 const SLOW: Duration = Duration::from_secs(1);
+
+/// A lease that has expired is another's within moments; longer than this nobody sees to it.
+const TAKEN_OVER_WITHIN_S: f64 = 5.0;
 
 /// The controller's health
 ///
@@ -37,9 +41,15 @@ pub(super) async fn check(
         Err(error) => found("database", false, ApiError::from(error).message),
     };
     let nodes = if database.ok { node_counts(&app.db).await.ok() } else { None };
+    let leases = if database.ok { look(&app.db).await.ok() } else { None };
     let audit = app.metrics.last_audit();
-    let checks =
-        vec![database, clock_check(&app.clock), nodes_check(nodes.as_ref()), audit_check(audit.as_ref())];
+    let checks = vec![
+        database,
+        clock_check(&app.clock),
+        leases_check(leases.as_deref(), app.leases.owner()),
+        nodes_check(nodes.as_ref()),
+        audit_check(audit.as_ref()),
+    ];
     let nodes = nodes.unwrap_or_default();
     Ok(Json(Health {
         ok: checks.iter().all(|check| check.ok),
@@ -60,6 +70,31 @@ fn found(name: &str, ok: bool, message: String) -> HealthCheck {
 fn clock_check(clock: &Clock) -> HealthCheck {
     let message = format!("the database's clock gained {:.3} s on the controller's lately", clock.drift_s());
     found("clock.skew", clock.steady(), message)
+}
+
+/// Every pool and every singleton has a controller that sees to it.
+fn leases_check(leases: Option<&[Seen]>, me: &Owner) -> HealthCheck {
+    let Some(leases) = leases else {
+        return found("leases", false, "unknown: the database does not answer".to_owned());
+    };
+    let (gateways, work): (Vec<&Seen>, Vec<&Seen>) =
+        leases.iter().partition(|lease| lease.name.starts_with("gateway:"));
+    let alive = gateways.iter().filter(|lease| lease.left_s > 0.0).count();
+    let idle: Vec<String> = work
+        .iter()
+        .filter(|lease| lease.left_s <= -TAKEN_OVER_WITHIN_S)
+        .map(|lease| format!("{} ({:.0} s ago)", lease.name, -lease.left_s))
+        .collect();
+    if !idle.is_empty() {
+        return found("leases", false, format!("expired and not taken over: {}", idle.join(", ")));
+    }
+    let mine = work.iter().filter(|lease| lease.owner == me.to_string()).count();
+    let oldest = work.iter().map(|lease| lease.age_s).fold(0.0, f64::max);
+    let message = format!(
+        "{alive} controllers live; this one has {mine} of {} leases, the oldest renewed {oldest:.1} s ago",
+        work.len()
+    );
+    found("leases", alive > 0 && !work.is_empty(), message)
 }
 
 /// Every node that nobody holds has a session.

@@ -1,8 +1,10 @@
 //! Holds begin and end in their time: looked after at each beginning and end, when one is put or lifted, and every 10 s.
 
 use crate::app::App;
+use crate::leases::HOLDS;
 use crate::store::StoreError;
 use crate::store::holds::{Advanced, advance, next_s};
+use crate::store::leases::Under;
 use std::time::Duration;
 
 /// The longest between two looks.
@@ -29,9 +31,10 @@ pub async fn run(app: App) {
     }
 }
 
-/// One look.
+/// One look, where this controller has the lease.
 pub async fn step(app: &App) -> Result<(), StoreError> {
-    let advanced = advance(&app.db).await?;
+    let Some(lease) = app.leases.held(HOLDS) else { return Ok(()) };
+    let advanced = app.leases.heed(&lease, advance(&Under { db: &app.db, lease: &lease }).await)?;
     if advanced != Advanced::default() {
         tracing::info!(ended = advanced.ended, changed = advanced.changed, "holds");
         // A hold that ends sets something free; one that begins is another reason to wait.

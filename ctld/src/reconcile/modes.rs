@@ -1,6 +1,8 @@
 //! Changes of GPUs' modes are made in their time: looked after at each beginning, when one is booked, and every 10 s.
 
 use crate::app::App;
+use crate::leases::MODES;
+use crate::store::leases::Under;
 use crate::store::{StoreError, modes};
 use std::time::Duration;
 
@@ -30,9 +32,10 @@ pub async fn run(app: App) {
     }
 }
 
-/// One look.
+/// One look, where this controller has the lease.
 pub async fn step(app: &App) -> Result<(), StoreError> {
-    let done = modes::complete_due(&app.db).await?;
+    let Some(lease) = app.leases.held(MODES) else { return Ok(()) };
+    let done = app.leases.heed(&lease, modes::complete_due(&Under { db: &app.db, lease: &lease }).await)?;
     if done > 0 {
         tracing::info!(done, "modes of GPUs changed");
         app.wakes.planner();

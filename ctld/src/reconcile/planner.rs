@@ -1,11 +1,14 @@
-//! The planner's loop: a snapshot of each pool, a plan, and its application; woken by submissions and released capacity, by the
+//! The planner's loop: a snapshot of each pool whose lease the controller has, a plan, and its application; woken by submissions and released capacity, by the
 //! next begin time, and at the latest every 10 s.
 
 use crate::app::App;
 use crate::gather::Pace;
+use crate::leases::pool;
 use crate::store::StoreError;
+use crate::store::leases::{Lease, Under};
 use crate::store::overrun::extend_overdue;
 use crate::store::place::{Applied, apply, record_waits};
+use crate::store::pools;
 use crate::store::quotas::allowances;
 use crate::store::snapshot::{Queue, free, next_begin_s, queue_page, queues_with_work};
 use ctld_core::plan::{Plan, Planner};
@@ -55,7 +58,7 @@ pub async fn run(app: App) {
     }
 }
 
-/// The planner of every pool, and what it remembers between passes: when it last did what need not be done in each.
+/// The planner of every pool whose lease the controller has, and what it remembers between passes: when it last did what need not be done in each.
 pub struct PoolPlanner {
     app: App,
     extended: Option<Instant>,
@@ -72,12 +75,23 @@ impl PoolPlanner {
     /// Looks after bookings where that is due, then makes a pass. Nothing is placed while the live bookings have not been looked
     /// after for a while: one that lapsed under a running job would be booked again.
     pub async fn turn(&mut self) -> Result<(), StoreError> {
+        let Some(lease) = self.any_lease().await? else {
+            self.extended = None;
+            return Ok(());
+        };
         if self.extended.is_none_or(|at| at.elapsed() >= PASS_EVERY) {
             let looked = Instant::now();
-            extend_overdue(&self.app.db).await?;
+            let extended = extend_overdue(&Under { db: &self.app.db, lease: &lease }).await;
+            self.app.leases.heed(&lease, extended)?;
             self.extended = Some(looked);
         }
         self.pass().await
+    }
+
+    /// The lease of some pool, if this controller has one: bookings that reach their end are looked after by whoever plans.
+    async fn any_lease(&self) -> Result<Option<Lease>, StoreError> {
+        let pools = pools::ids(&self.app.db).await?;
+        Ok(pools.into_iter().find_map(|id| self.app.leases.held(&pool(id))))
     }
 
     /// Rests until the next pass is due by itself.
@@ -111,7 +125,10 @@ impl PoolPlanner {
             }
             let mut next = Vec::new();
             for (queue, replans) in open {
-                let (applied, more) = plan_queue(&self.app, queue, with_reasons).await?;
+                // Another controller's pool, or one whose planner has only just gone.
+                let Some(lease) = self.app.leases.held(&pool(queue.pool_id)) else { continue };
+                let planned = plan_queue(&self.app, &lease, queue, with_reasons).await;
+                let (applied, more) = self.app.leases.heed(&lease, planned)?;
                 self.app.metrics.placed(applied.placed, applied.conflicts);
                 let replans = replans + usize::from(applied.conflicts > 0);
                 if more && applied.placed > 0 || applied.conflicts > 0 && replans <= REPLANS {
@@ -127,7 +144,13 @@ impl PoolPlanner {
 }
 
 /// Plans one queue and applies the plan. Also says whether the plan stopped at its limit.
-async fn plan_queue(app: &App, queue: Queue, with_reasons: bool) -> Result<(Applied, bool), StoreError> {
+async fn plan_queue(
+    app: &App,
+    lease: &Lease,
+    queue: Queue,
+    with_reasons: bool,
+) -> Result<(Applied, bool), StoreError> {
+    let right = Under { db: &app.db, lease };
     let grace_s = app.config.grace_s();
     let mut planner = Planner::new(free(&app.db, queue).await?, PLACEMENTS_MAX)
         .within(allowances(&app.db, queue.scope).await?);
@@ -153,10 +176,10 @@ async fn plan_queue(app: &App, queue: Queue, with_reasons: bool) -> Result<(Appl
     let applied = if placements.is_empty() {
         Applied::default()
     } else {
-        apply(&app.db, queue.scope, &placements, grace_s).await?
+        apply(&right, queue.scope, &placements, grace_s).await?
     };
     if with_reasons {
-        record_waits(&app.db, &changed(waits, &stored)).await?;
+        record_waits(&right, &changed(waits, &stored)).await?;
     }
     Ok((applied, more))
 }

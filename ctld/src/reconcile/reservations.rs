@@ -1,7 +1,9 @@
 //! Reservations begin and end in their time: looked after at each beginning and end, when one is made, and every 10 s.
 
 use crate::app::App;
+use crate::leases::RESERVATIONS;
 use crate::store::StoreError;
+use crate::store::leases::Under;
 use crate::store::reservations::{Advanced, advance, next_s};
 use std::time::Duration;
 
@@ -30,9 +32,10 @@ pub async fn run(app: App) {
     }
 }
 
-/// One look.
+/// One look, where this controller has the lease.
 pub async fn step(app: &App) -> Result<(), StoreError> {
-    let advanced = advance(&app.db).await?;
+    let Some(lease) = app.leases.held(RESERVATIONS) else { return Ok(()) };
+    let advanced = app.leases.heed(&lease, advance(&Under { db: &app.db, lease: &lease }).await)?;
     if advanced != Advanced::default() {
         tracing::info!(begun = advanced.begun, ended = advanced.ended, "reservations");
         app.wakes.planner();

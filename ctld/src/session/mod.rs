@@ -7,6 +7,7 @@
 mod reports;
 
 use crate::app::App;
+use crate::store::leases::Under;
 use crate::store::node::{Session, Terms, Told, close_session, open_session, record_seen, target};
 use crate::store::{StoreError, facts::Fact};
 use crate::wake::SessionLine;
@@ -34,6 +35,8 @@ enum Ended {
     Closed,
     #[error("the controller is stopping")]
     Stopping,
+    #[error("the controller has no lease for its sessions now")]
+    NoLease,
     #[error("another session owns the node")]
     Superseded,
     #[error("the node was silent for {SILENT_MAX:?}")]
@@ -67,7 +70,9 @@ pub async fn serve(app: App, mut socket: WebSocket) {
     let line = app.wakes.session_of(session.node_id);
     // Capacity has come: a node that can be placed on.
     app.wakes.planner();
-    let ended = Open::new(&app, session, line).run(&mut socket).await;
+    let mut open = Open::new(&app, session, line);
+    let ended = open.run(&mut socket).await;
+    app.wakes.session_over(session.node_id, &open.line);
     app.metrics.session_closed();
     if let Err(error) = close_session(&app.db, session).await {
         tracing::warn!(node.name = %node, error = &error as &dyn std::error::Error, "the session's end is not recorded");
@@ -83,7 +88,9 @@ async fn open(app: &App, socket: &mut WebSocket) -> Result<(Session, String), En
         _ => return Err(Ended::Message("the first message is not a hello".to_owned())),
     };
     check(&hello).map_err(Ended::Refused)?;
-    let session = open_session(&app.db, &hello).await.map_err(|error| match error {
+    let lease = app.leases.held(&app.leases.owner().gateway()).ok_or(Ended::NoLease)?;
+    let opened = open_session(&Under { db: &app.db, lease: &lease }, &hello).await;
+    let session = app.leases.heed(&lease, opened).map_err(|error| match error {
         StoreError::Api(ApiError { message, .. }) => Ended::Refused(message),
         error => Ended::Store(error),
     })?;

@@ -11,6 +11,7 @@ mod books;
 pub mod extend;
 pub mod facts;
 pub mod holds;
+pub mod leases;
 pub mod mig_placements;
 pub mod modes;
 pub mod node;
@@ -26,6 +27,7 @@ pub mod snapshot;
 mod steps;
 pub mod submit;
 pub mod tenants;
+pub mod wakes;
 
 #[cfg(test)]
 mod tests;
@@ -53,6 +55,14 @@ pub enum StoreError {
     /// An answer for the caller.
     #[error("{0}")]
     Api(#[from] ApiError),
+    /// The lease that an act needs is another's by now.
+    #[error("the lease {lease}, epoch {epoch}, is another's by now")]
+    Fenced {
+        /// The lease.
+        lease: String,
+        /// The epoch in which it was held.
+        epoch: i64,
+    },
     /// A row that is no value of ours.
     #[error("row of {table}, column {column}: {value:?} cannot be read")]
     Row {
@@ -67,7 +77,8 @@ pub enum StoreError {
 
 impl StoreError {
     /// Whether the same act may succeed when tried again: the connection failed, the server is going down or coming up, or
-    /// PostgreSQL broke a deadlock (40P01), a serialization cycle (40001) or a wait for a lock that took too long (55P03).
+    /// PostgreSQL broke a deadlock (40P01), a serialization cycle (40001), a wait for a lock that took too long (55P03) or a
+    /// transaction that did nothing for too long (25P03).
     pub fn transient(&self) -> bool {
         let StoreError::Database(error) = self else { return false };
         match error {
@@ -79,7 +90,7 @@ impl StoreError {
             sqlx::Error::Database(db) => db.code().is_some_and(|code| {
                 matches!(
                     code.as_ref(),
-                    "40P01" | "40001" | "55P03" | "57P01" | "57P02" | "57P03" | "53300" | "25006"
+                    "40P01" | "40001" | "55P03" | "57P01" | "57P02" | "57P03" | "53300" | "25006" | "25P03"
                 ) || code.starts_with("08")
             }),
             _ => false,
@@ -106,6 +117,10 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> ApiError {
         match error {
             StoreError::Api(api) => api,
+            StoreError::Fenced { .. } => {
+                ApiError::new(ErrorCode::Unavailable, "another controller has taken this over")
+                    .hint("try again in a moment")
+            }
             error if error.transient() => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the database cannot be reached");
                 ApiError::new(ErrorCode::Unavailable, "the database cannot be reached now")
@@ -124,7 +139,7 @@ impl From<StoreError> for ApiError {
 pub fn connect(url: &str) -> Result<PgPool, sqlx::Error> {
     let options = PgConnectOptions::from_str(url)?.application_name("ctld").options([
         // A controller must not hold a transaction open while it is stuck.
-        ("idle_in_transaction_session_timeout", "60s"),
+        ("idle_in_transaction_session_timeout", "10s"),
         ("lock_timeout", "30s"),
         // The statements are few, go by index whatever their arguments, and some are long: planning them anew costs more than
         // running them.

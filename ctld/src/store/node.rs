@@ -2,6 +2,7 @@
 
 use super::StoreError;
 use super::books::whole_books;
+use super::leases::Authority;
 use super::place::lock_nodes_amounts;
 use chrono::{DateTime, Utc};
 use ctld_core::plan::Booked;
@@ -21,17 +22,21 @@ pub struct Session {
     pub epoch: i64,
 }
 
-/// No node has a session with a controller that has only just started: marks all disconnected.
-pub async fn disconnect_all(db: &PgPool) -> Result<(), StoreError> {
-    sqlx::query!("UPDATE nodes SET connection = 'disconnected' WHERE connection = 'connected'")
+/// No node has a session with a controller that has only just started: marks those disconnected that had one with its
+/// predecessor.
+pub async fn disconnect_all(db: &PgPool, controller: &str) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE nodes SET connection = 'disconnected' WHERE connection = 'connected' AND gateway IS NOT DISTINCT FROM $1",
+        controller
+    )
         .execute(db)
         .await?;
     Ok(())
 }
 
-/// Opens a session for the node: creates the node if it is new, takes over its inventory, raises its epoch.
-pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreError> {
-    let mut tx = db.begin().await?;
+/// Opens a session for the node with the controller whose gateway lease this is: creates the node if it is new, takes over its inventory, raises its epoch.
+pub async fn open_session(right: &impl Authority, hello: &Hello) -> Result<Session, StoreError> {
+    let mut tx = right.begin().await?;
     let pool_id = sqlx::query_scalar!("SELECT id FROM pools WHERE name = $1", hello.pool)
         .fetch_optional(&mut *tx)
         .await?
@@ -40,11 +45,11 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
                 .hint("declare it in ctld.toml, or name another in noded.toml")
         })?;
     let row = sqlx::query!(
-        "INSERT INTO nodes (name, pool_id, session_epoch, connection, last_seen_at, agent_version, boot_id, journal_id, cgroup_mode)
-         VALUES ($1, $2, 1, 'connected', compute_now(), $3, $4, $5, $6)
+        "INSERT INTO nodes (name, pool_id, session_epoch, connection, last_seen_at, agent_version, boot_id, journal_id, cgroup_mode, gateway)
+         VALUES ($1, $2, 1, 'connected', compute_now(), $3, $4, $5, $6, $7)
          ON CONFLICT (name) DO UPDATE SET pool_id = $2, session_epoch = nodes.session_epoch + 1, connection = 'connected',
              last_seen_at = compute_now(), agent_version = $3, boot_id = $4, journal_id = $5, cgroup_mode = $6,
-             version = nodes.version + 1
+             gateway = $7, version = nodes.version + 1
          RETURNING id, session_epoch",
         hello.node,
         pool_id,
@@ -52,6 +57,7 @@ pub async fn open_session(db: &PgPool, hello: &Hello) -> Result<Session, StoreEr
         hello.boot_id,
         hello.journal_id,
         hello.cgroup_mode,
+        right.controller(),
     )
     .fetch_one(&mut *tx)
     .await?;

@@ -8,10 +8,11 @@
 mod push;
 
 use super::StoreError;
+use super::leases::Authority;
 use super::modes::push_changes;
 use super::place::lock_nodes_amounts;
 use push::push_reservations;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 
 /// How far ahead is looked, seconds; and by how much a booking with something behind it is extended.
 const AHEAD_S: f64 = 60.0;
@@ -20,15 +21,16 @@ const EXTENSION_S: f64 = 300.0;
 
 /// Extends the bookings of live allocations that reach, or have passed, their end. Runs every few seconds, well within the
 /// minute it looks ahead. Returns how many it extended.
-pub async fn extend_overdue(db: &PgPool) -> Result<u64, StoreError> {
+pub async fn extend_overdue(right: &impl Authority) -> Result<u64, StoreError> {
+    let db = right.db();
     let mut extended = 0;
     if !due(&mut *db.acquire().await?).await?.is_empty() {
-        extended += extend_where_free(db).await?;
+        extended += extend_where_free(right).await?;
     }
     for node_id in due(&mut *db.acquire().await?).await? {
         // What fails on one node does not keep the others from being looked after; it is tried again at the next look, and
         // until then what runs there is not given to anybody (`place::book`).
-        match extend_before_others(db, node_id).await {
+        match extend_before_others(right, node_id).await {
             Ok(some) => extended += some,
             Err(error) if error.transient() => return Err(error),
             Err(error) => tracing::error!(
@@ -77,8 +79,8 @@ async fn lock(tx: &mut PgConnection, nodes: &[i64]) -> Result<(), StoreError> {
 }
 
 /// Extends what nothing follows: without an end, or inside a reservation up to the reservation's.
-async fn extend_where_free(db: &PgPool) -> Result<u64, StoreError> {
-    let mut tx = db.begin().await?;
+async fn extend_where_free(right: &impl Authority) -> Result<u64, StoreError> {
+    let mut tx = right.begin().await?;
     let nodes = due(&mut tx).await?;
     lock(&mut tx, &nodes).await?;
     let devices = sqlx::query!(
@@ -118,8 +120,8 @@ async fn extend_where_free(db: &PgPool) -> Result<u64, StoreError> {
 }
 
 /// Extends what is overdue on a node on which something follows, at the cost of what follows.
-async fn extend_before_others(db: &PgPool, node_id: i64) -> Result<u64, StoreError> {
-    let mut tx = db.begin().await?;
+async fn extend_before_others(right: &impl Authority, node_id: i64) -> Result<u64, StoreError> {
+    let mut tx = right.begin().await?;
     lock(&mut tx, &[node_id]).await?;
     let until = sqlx::query!(
         r#"SELECT compute_now() + make_interval(secs => $1) AS "soon_at!",

@@ -13,6 +13,7 @@
 
 use super::books::books;
 use super::holds::standing;
+use super::leases::Authority;
 use super::quotas::{self, Extra};
 use super::reservations::carve::carve;
 use super::steps::reached;
@@ -22,7 +23,7 @@ use ctld_core::plan::{Amount, Amounts, Placement, Share};
 use ctld_core::span::Span;
 use ctld_core::timeline::During;
 use proto::IndexSet;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 
@@ -70,13 +71,13 @@ pub fn booked_for_us(time_limit_s: Option<i64>, grace_s: u32) -> Option<u64> {
 
 /// Books what still holds of these placements, to start now.
 pub async fn apply(
-    db: &PgPool,
+    right: &impl Authority,
     scope: Scope,
     placements: &[Placement],
     grace_s: u32,
 ) -> Result<Applied, StoreError> {
-    let extras = quotas::extras(db, placements).await?;
-    let mut tx = db.begin().await?;
+    let extras = quotas::extras(right.db(), placements).await?;
+    let mut tx = right.begin().await?;
     reached("place: begun").await;
     // 1. What still holds of jobs, nodes and GPUs, under their locks.
     let mut standing = still_pending(&mut tx, scope, placements, grace_s).await?;
@@ -431,7 +432,10 @@ async fn book(
 }
 
 /// Writes why jobs wait, where that changed.
-pub async fn record_waits(db: &PgPool, waits: &[(i64, proto::Condition)]) -> Result<(), StoreError> {
+pub async fn record_waits(
+    right: &impl Authority,
+    waits: &[(i64, proto::Condition)],
+) -> Result<(), StoreError> {
     if waits.is_empty() {
         return Ok(());
     }
@@ -439,6 +443,7 @@ pub async fn record_waits(db: &PgPool, waits: &[(i64, proto::Condition)]) -> Res
     waits.sort_by_key(|w| w.0);
     let ids: Vec<i64> = waits.iter().map(|w| w.0).collect();
     let conditions: Vec<serde_json::Value> = waits.iter().map(|w| super::condition_value(&w.1)).collect();
+    let mut tx = right.begin().await?;
     sqlx::query!(
         "WITH locked AS (SELECT id FROM jobs WHERE id = ANY($1) AND NOT isempty(pending) AND hold IS NULL
              ORDER BY id FOR UPDATE)
@@ -448,7 +453,8 @@ pub async fn record_waits(db: &PgPool, waits: &[(i64, proto::Condition)]) -> Res
         &ids,
         &conditions
     )
-    .execute(db)
+    .execute(&mut *tx)
     .await?;
+    tx.commit().await?;
     Ok(())
 }

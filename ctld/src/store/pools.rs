@@ -70,6 +70,11 @@ async fn raise_ratios(tx: &mut PgConnection) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The ids of every pool.
+pub async fn ids(db: &PgPool) -> Result<Vec<i32>, StoreError> {
+    Ok(sqlx::query_scalar!("SELECT id FROM pools ORDER BY id").fetch_all(db).await?)
+}
+
 /// The rules of every pool, by id.
 pub async fn rules(db: &PgPool) -> Result<Vec<PoolRules>, StoreError> {
     let rows = sqlx::query!(

@@ -1,4 +1,9 @@
-//! Who wakes whom inside one controller. A wake only shortens a wait: everything that is woken also looks by itself.
+//! Who wakes whom, inside a controller and among several. A wake only shortens a wait: everything that is woken also looks by
+//! itself.
+
+mod relay;
+
+pub use relay::{listen, relay};
 
 use crate::store::act::Acted;
 use proto::api::ActOutcome;
@@ -21,6 +26,7 @@ pub struct Wakes {
     modes: Notify,
     lines: Mutex<HashMap<i64, Line>>,
     ended: broadcast::Sender<i64>,
+    outgoing: relay::Outgoing,
 }
 
 struct Line {
@@ -45,6 +51,7 @@ impl Default for Wakes {
             modes: Notify::new(),
             lines: Mutex::default(),
             ended: broadcast::channel(ENDED_QUEUE).0,
+            outgoing: relay::Outgoing::default(),
         }
     }
 }
@@ -53,6 +60,7 @@ impl Wakes {
     /// There may be something to place: a submission, or capacity that came free.
     pub fn planner(&self) {
         self.planner.notify_one();
+        self.outgoing.add(|news| news.planner = true);
     }
 
     /// Returns when somebody called [`Wakes::planner`] since the last return.
@@ -63,6 +71,7 @@ impl Wakes {
     /// A change of a GPU's mode was booked: the next beginning may be another.
     pub fn modes(&self) {
         self.modes.notify_one();
+        self.outgoing.add(|news| news.modes = true);
     }
 
     /// Returns when somebody called [`Wakes::modes`] since the last return.
@@ -73,6 +82,7 @@ impl Wakes {
     /// A reservation was made or changed: the next beginning or end may be another.
     pub fn reservations(&self) {
         self.reservations.notify_one();
+        self.outgoing.add(|news| news.reservations = true);
     }
 
     /// Returns when somebody called [`Wakes::reservations`] since the last return.
@@ -83,6 +93,7 @@ impl Wakes {
     /// A hold was put or lifted: the next beginning or end may be another.
     pub fn holds(&self) {
         self.holds.notify_one();
+        self.outgoing.add(|news| news.holds = true);
     }
 
     /// Returns when somebody called [`Wakes::holds`] since the last return.
@@ -90,13 +101,47 @@ impl Wakes {
         self.holds.notified().await;
     }
 
+    /// Everything here looks: what another controller did, or did not do, is this one's to go on with.
+    pub fn everybody(&self) {
+        for one in [&self.planner, &self.reservations, &self.holds, &self.modes] {
+            one.notify_one();
+        }
+        self.every_node();
+    }
+
     /// The targets of these nodes changed.
     pub fn nodes(&self, ids: impl IntoIterator<Item = i64>) {
+        let elsewhere = self.nodes_here(ids);
+        if !elsewhere.is_empty() {
+            self.outgoing.add(|news| news.nodes.extend(elsewhere));
+        }
+    }
+
+    /// Wakes the sessions of these nodes; those that have none here.
+    fn nodes_here(&self, ids: impl IntoIterator<Item = i64>) -> Vec<i64> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut elsewhere = Vec::new();
         for id in ids {
-            if let Some(line) = lines.get(&id) {
-                line.target_changed.notify_one();
+            match lines.get(&id) {
+                Some(line) => line.target_changed.notify_one(),
+                None => elsewhere.push(id),
             }
+        }
+        elsewhere
+    }
+
+    fn every_node(&self) {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in lines.values() {
+            line.target_changed.notify_one();
+        }
+    }
+
+    /// A session has ended: its node's line goes with it, unless a later session has taken it over.
+    pub fn session_over(&self, node_id: i64, line: &SessionLine) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.get(&node_id).is_some_and(|at| Arc::ptr_eq(&at.target_changed, &line.target_changed)) {
+            lines.remove(&node_id);
         }
     }
 
@@ -143,6 +188,14 @@ impl Wakes {
 
     /// These jobs, or tasks of them, ended.
     pub fn ended(&self, job_ids: impl IntoIterator<Item = i64>) {
+        let ids: Vec<i64> = job_ids.into_iter().collect();
+        if !ids.is_empty() {
+            self.outgoing.add(|news| news.ended.extend(&ids));
+        }
+        self.ended_here(ids);
+    }
+
+    fn ended_here(&self, job_ids: impl IntoIterator<Item = i64>) {
         for id in job_ids {
             // No receiver is not an error: nobody waits.
             let _ = self.ended.send(id);

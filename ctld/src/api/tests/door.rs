@@ -3,6 +3,7 @@
 use crate::api::{Limits, serve_within};
 use crate::app::App;
 use crate::config::Config;
+use crate::store::leases::Owner;
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, StatusCode};
@@ -56,7 +57,9 @@ impl Door {
 
     pub async fn open_within(db: PgPool, limits: Limits) -> Door {
         sqlx::query("INSERT INTO pools (name, is_default) VALUES ('main', true)").execute(&db).await.unwrap();
-        Door::over(db, limits)
+        let door = Door::over(db, limits);
+        door.app.leases.step(&door.app).await.unwrap();
+        door
     }
 
     /// Opens the API over whatever database.
@@ -67,7 +70,8 @@ impl Door {
         let listener = UnixListener::bind(&socket).unwrap();
         std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
         let config = Config { operators: vec![own_name()], ..Config::default() };
-        let app = App::start(db, config, None);
+        let owner = Owner::new(&uuid::Uuid::now_v7().simple().to_string(), "test");
+        let app = App::start(db, config, None, owner);
         let serving = tokio::spawn(serve_within(app.clone(), listener, limits));
         Door { app, socket, serving, _dir: dir }
     }

@@ -1,6 +1,7 @@
 //! Holds begin and end in their time. Placements read the holds themselves; this keeps what is derived from them current.
 
 use super::super::StoreError;
+use super::super::leases::Authority;
 use super::derive_eligible;
 use proto::api::CONTROLLER;
 use sqlx::PgPool;
@@ -19,8 +20,8 @@ pub struct Advanced {
 
 /// Closes the holds whose time is over, and derives anew whether their nodes and GPUs take work; and those of the holds that
 /// have begun.
-pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
-    let mut tx = db.begin().await?;
+pub async fn advance(right: &impl Authority) -> Result<Advanced, StoreError> {
+    let mut tx = right.begin().await?;
     // 1. Where something is due, under the locks that placements take, in their order.
     let due = sqlx::query!(
         r#"SELECT coalesce(g.node_id, h.node_id) AS "node_id!", h.gpu_id

@@ -1,11 +1,12 @@
 //! Making changes whose time has come.
 
 use super::super::StoreError;
-use sqlx::{PgConnection, PgPool};
+use super::super::leases::Authority;
+use sqlx::PgConnection;
 
 /// Carries out every change whose window has begun, of GPUs without a device behind them. Returns how many.
-pub async fn complete_due(db: &PgPool) -> Result<usize, StoreError> {
-    let mut tx = db.begin().await?;
+pub async fn complete_due(right: &impl Authority) -> Result<usize, StoreError> {
+    let mut tx = right.begin().await?;
     let done = complete(&mut tx).await?;
     tx.commit().await?;
     Ok(done)

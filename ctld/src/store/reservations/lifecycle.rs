@@ -3,6 +3,7 @@
 //! When it begins its amounts are in use: they enter the nodes' counters. When it ends they leave them, its bookings move to
 //! history, and a job that is still in it goes on in its own name, charged for what it holds.
 
+use super::super::leases::Authority;
 use super::super::{StoreError, condition_value, quotas};
 use crate::app::Caller;
 use ctld_core::quota::Charge;
@@ -19,8 +20,8 @@ pub struct Advanced {
 }
 
 /// Begins and ends what is due.
-pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
-    let mut tx = db.begin().await?;
+pub async fn advance(right: &impl Authority) -> Result<Advanced, StoreError> {
+    let mut tx = right.begin().await?;
     let ended = sqlx::query_scalar!(
         "SELECT id FROM reservations WHERE ended_at IS NULL AND upper(during) <= compute_now() ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
     )
@@ -33,8 +34,8 @@ pub async fn advance(db: &PgPool) -> Result<Advanced, StoreError> {
     let begun = begin(&mut tx, &due).await?;
     charges.settle(&mut tx).await?;
     tx.commit().await?;
-    forget_lateness(db).await?;
-    tell_waiting_jobs(db).await?;
+    forget_lateness(right.db()).await?;
+    tell_waiting_jobs(right.db()).await?;
     Ok(Advanced { begun, ended: ended.len() })
 }
 

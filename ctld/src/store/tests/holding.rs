@@ -47,7 +47,7 @@ fn lasting(s: u64, job: Submission) -> Submission {
 }
 
 /// Whether the task is over, or waits for a lock that somebody else has.
-async fn done_or_blocked<T>(db: &PgPool, task: &JoinHandle<T>) -> bool {
+pub(super) async fn done_or_blocked<T>(db: &PgPool, task: &JoinHandle<T>) -> bool {
     loop {
         if task.is_finished() {
             return true;

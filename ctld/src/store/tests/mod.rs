@@ -5,6 +5,7 @@ mod attacks;
 mod auditing;
 mod giving;
 mod holding;
+mod leasing;
 mod modes;
 mod overcommitting;
 mod placing;

@@ -8,6 +8,7 @@
 use crate::database::Database;
 use crate::figures::{Report, latencies, rounded};
 use chrono::{DateTime, Utc};
+use ctld::store::leases::{LEASE_TTL, Owner, Under, take};
 use ctld::store::place::{Scope, apply, booked_for_us};
 use ctld::store::pools;
 use ctld::store::submit::{Prepared, commit};
@@ -176,8 +177,11 @@ async fn place(db: &PgPool, book: &Book, places: &[usize]) -> Vec<f64> {
                 }],
             })
             .collect();
+        let owner = Owner::new("bench", "1");
+        let lease = take(db, &owner, "pool:1", LEASE_TTL).await.expect("the lease can be asked for");
+        let right = Under { db, lease: &lease.expect("nobody else has it") };
         let begun = Instant::now();
-        let applied = apply(db, Scope::Pool, &placements, GRACE_S).await.expect("the plan is applied");
+        let applied = apply(&right, Scope::Pool, &placements, GRACE_S).await.expect("the plan is applied");
         taken.push(begun.elapsed().as_secs_f64() * 1e6 / BATCH as f64);
         assert_eq!(applied.placed, BATCH, "all of it is free");
     }
