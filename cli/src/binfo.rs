@@ -152,6 +152,8 @@ fn takes_work(node: &Node) -> bool {
 pub fn node_state(node: &Node) -> &'static str {
     match (node.connection, node.drain) {
         (Connection::Disconnected, _) => "disconnected",
+        (Connection::Unreachable, _) => "unreachable",
+        (Connection::Lost, _) => "lost",
         (_, Some(Drain::Drained)) => "drained",
         (_, Some(Drain::Draining)) => "draining",
         (Connection::Connected, None) if !node.eligible => "held",
@@ -355,10 +357,23 @@ pub(crate) mod tests {
     fn a_nodes_state_is_one_word() {
         let idle = Node { cpus_booked: 0, jobs: vec![], ..node("n") };
         let full = Node { cpus_booked: 8, ..node("n") };
-        let away = Node { connection: Connection::Disconnected, ..draining("n") };
+        let away = |connection| Node { connection, ..draining("n") };
         let held = Node { eligible: false, ..node("n") };
-        let words = [node("n"), idle, full, draining("n"), away, held].map(|n| node_state(&n));
-        assert_eq!(words, ["mixed", "idle", "full", "draining", "disconnected", "held"]);
+        let words = [
+            node("n"),
+            idle,
+            full,
+            draining("n"),
+            away(Connection::Disconnected),
+            away(Connection::Unreachable),
+            away(Connection::Lost),
+            held,
+        ]
+        .map(|n| node_state(&n));
+        assert_eq!(
+            words,
+            ["mixed", "idle", "full", "draining", "disconnected", "unreachable", "lost", "held"]
+        );
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn of_node_state(word: &str) -> Style {
     match word {
         "idle" | "mixed" | "full" | "free" => GOOD,
         "draining" | "drained" | "held" => WAITING,
-        "disconnected" => BAD,
+        "disconnected" | "unreachable" | "lost" => BAD,
         _ => PLAIN,
     }
 }

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::embedded::Embedded;
-use crate::gather::{Facts, Positions, Submissions};
+use crate::gather::{Facts, Positions, Seen, Submissions};
 use crate::leases::Leases;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
@@ -30,6 +30,8 @@ pub struct App {
     pub submissions: Submissions,
     /// Where nodes' reports are gathered and recorded in batches.
     pub facts: Facts,
+    /// Where sessions note when their nodes spoke.
+    pub seen: Seen,
     /// Who is in which tenant.
     pub membership: Arc<Membership>,
     /// Where answers learn which commits they show.
@@ -51,6 +53,7 @@ impl App {
             submissions: Submissions::start(db.clone(), wakes.clone(), metrics.clone()),
             facts: Facts::start(db.clone(), wakes.clone(), metrics.clone()),
             positions: Positions::start(db.clone()),
+            seen: Seen::start(db.clone(), &owner.controller),
             db,
             config: Arc::new(config),
             embedded,

@@ -64,6 +64,36 @@ pub struct PoolConfig {
     pub mem_per_cpu_default_mib: u64,
     /// How much more is given out than the nodes have, in hundredths: 100 is what they have.
     pub ratios: Ratios,
+    /// What its machines are.
+    pub kind: PoolKind,
+    /// Seconds as unreachable after which a node's jobs are given up; `None` is never.
+    pub lost_after_s: Option<u64>,
+}
+
+/// What a pool's machines are: whether one that is away may be taken for gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolKind {
+    /// Our own. What runs on one that is cut off may run for ever, and is never given up by itself.
+    #[default]
+    BareMetal,
+    /// Hired from a provider, who ends them.
+    Provider,
+    /// Virtual machines on a host that ends them.
+    VpsHost,
+}
+
+impl PoolKind {
+    /// Every kind.
+    pub const ALL: [PoolKind; 3] = [PoolKind::BareMetal, PoolKind::Provider, PoolKind::VpsHost];
+
+    /// Its name in the configuration and in the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            PoolKind::BareMetal => "bare-metal",
+            PoolKind::Provider => "provider",
+            PoolKind::VpsHost => "vps-host",
+        }
+    }
 }
 
 /// Overcommitment of a pool's nodes, in hundredths, 100 to 10,000.

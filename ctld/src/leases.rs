@@ -34,6 +34,8 @@ pub const RESERVATIONS: &str = "singleton:reservations";
 pub const MODES: &str = "singleton:modes";
 /// The lease under which holds begin and end.
 pub const HOLDS: &str = "singleton:holds";
+/// The lease under which nodes that are away are looked after.
+pub const LIVENESS: &str = "singleton:liveness";
 
 /// The lease of planning a pool.
 pub fn pool(id: i32) -> String {
@@ -69,7 +71,8 @@ struct Others {
 impl Leases {
     /// No lease yet, but these are wanted: the gateway and the singletons of every controller.
     pub fn new(owner: Owner, metrics: Arc<Metrics>) -> Leases {
-        let wanted = [RESERVATIONS, MODES, HOLDS].map(str::to_owned).into_iter().chain([owner.gateway()]);
+        let wanted =
+            [RESERVATIONS, MODES, HOLDS, LIVENESS].map(str::to_owned).into_iter().chain([owner.gateway()]);
         Leases {
             wanted: Mutex::new(wanted.collect()),
             owner,

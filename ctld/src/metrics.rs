@@ -303,12 +303,14 @@ impl Metrics {
                 seen.jobs.get_or_create(&ByState { state: "pending" }).set(counts.jobs_pending);
                 seen.jobs.get_or_create(&ByState { state: "running" }).set(counts.jobs_running);
                 seen.tasks_pending.set(counts.tasks_pending);
-                seen.nodes
-                    .get_or_create(&ByConnection { connection: "connected" })
-                    .set(counts.nodes_connected);
-                seen.nodes
-                    .get_or_create(&ByConnection { connection: "disconnected" })
-                    .set(counts.nodes_disconnected);
+                for (connection, nodes) in [
+                    ("connected", counts.nodes_connected),
+                    ("disconnected", counts.nodes_disconnected),
+                    ("unreachable", counts.nodes_unreachable),
+                    ("lost", counts.nodes_lost),
+                ] {
+                    seen.nodes.get_or_create(&ByConnection { connection }).set(nodes);
+                }
                 seen.gpus.set(counts.gpus);
                 seen.gpus_booked.set(counts.gpus_booked);
             }

@@ -50,6 +50,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tasks.spawn(reconcile::modes::run(app.clone()));
     tasks.spawn(reconcile::audit::run(app.clone()));
     tasks.spawn(reconcile::holds::run(app.clone()));
+    tasks.spawn(reconcile::liveness::run(app.clone()));
     tasks.spawn(leases::keep(app.clone()));
     tasks.spawn(wake::relay(app.clone()));
     tasks.spawn(wake::listen(app.clone()));
@@ -132,6 +133,8 @@ fn declared(config: &Config) -> Vec<DeclaredPool> {
             time_limit_default_s: pool.time_limit_default_s.map(signed),
             mem_per_cpu_default_mib: signed(pool.mem_per_cpu_default_mib),
             ratios: pool.ratios,
+            kind: pool.kind,
+            lost_after_s: pool.lost_after_s.map(signed),
         })
         .collect()
 }

@@ -74,8 +74,13 @@ fn pid(answer: &Value) -> i32 {
 /// Kills it, and returns when it runs no more: on a busy machine a process outlives its kill for a moment.
 fn kill(pid: i32) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+    // A process is gone when its last thread is: its first one is a zombie before that.
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let gone = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])).then_some(()),
+        Ok(stat) => {
+            let ended = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
+            (ended && threads() <= 1).then_some(())
+        }
         Err(_) => Some(()),
     };
     until("the killed process is gone", SOON, gone);

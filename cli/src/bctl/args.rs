@@ -67,13 +67,15 @@ pub enum Act {
     Completions(CompletionsArgs),
 }
 
-/// Showing nodes.
+/// Showing nodes, and giving them up.
 #[derive(Subcommand, Debug)]
 pub enum NodeAct {
     /// List the nodes
     List(NodeListArgs),
     /// Show one node in full
     Show(NodeShowArgs),
+    /// Give a node up whose machine is gone: its jobs end there, and run again elsewhere if they may
+    Lost(NodeLostArgs),
 }
 
 /// `bctl node list`
@@ -94,6 +96,23 @@ pub struct NodeShowArgs {
     #[arg(value_name = "NODE")]
     pub node: String,
     /// Print JSON as the controller gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl node lost`
+#[derive(Args, Debug)]
+pub struct NodeLostArgs {
+    /// The node
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// How it is known that nothing runs there any more; shown with each job that this ends
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Do not ask
+    #[arg(short = 'y', long)]
+    pub yes: bool,
+    /// Print the node as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -1,17 +1,21 @@
 //! `bctl node`.
+//!
+//! Giving a node up is the one act here that changes anything: on a terminal a person confirms it.
 
-use super::args::{NodeAct, NodeListArgs, NodeShowArgs};
-use super::holds::described;
+use super::NAME;
+use super::args::{NodeAct, NodeListArgs, NodeLostArgs, NodeShowArgs};
+use super::holds::{confirmed, described};
 use crate::binfo::{node_state, nodes_table};
 use crate::client::{Client, decode, escape};
-use crate::fail::Fail;
+use crate::fail::{Fail, say};
 use crate::out;
 use crate::table::{Column, Table, terminal_width};
 use crate::text::visible;
-use proto::api::{Node, NodeList};
+use proto::api::{LostRequest, Node, NodeList};
 use proto::memory;
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Shows nodes.
@@ -36,6 +40,40 @@ pub async fn node(act: NodeAct) -> Result<ExitCode, Fail> {
                 out::write(list.nodes.iter().map(record).collect::<Vec<_>>().join("\n").as_bytes())?;
             }
         }
+        NodeAct::Lost(args) => return lost(&mut client, args).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives a node up, once a person who is there has seen what that ends.
+async fn lost(client: &mut Client, args: NodeLostArgs) -> Result<ExitCode, Fail> {
+    let path = path(&args.node)?;
+    if !args.yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+        let list: NodeList = client.get_as(&path).await?;
+        for node in &list.nodes {
+            let jobs = if node.jobs.is_empty() { "nothing".to_owned() } else { node.jobs.join(",") };
+            say(
+                NAME,
+                "",
+                &format!("node {} is {}; this ends what it has: {jobs}", node.name, node_state(node)),
+            );
+        }
+        if !confirmed(&format!(
+            "Is its machine gone, so that nothing runs on {} any more?",
+            visible(&args.node)
+        ))? {
+            say(NAME, "", "nothing is given up");
+            return Ok(ExitCode::from(1));
+        }
+    }
+    let body = client.post(&format!("{path}/lost"), &LostRequest { reason: args.reason }).await?;
+    if args.json {
+        out::write_json(&body)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: NodeList = decode(&body)?;
+    for node in &list.nodes {
+        say(NAME, "", &format!("node {} is {}", node.name, node_state(node)));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ pub mod atom;
 pub mod gpu_modes;
 pub mod holds;
 pub mod lifecycle;
+pub mod liveness;
 pub mod mig;
 pub mod mode_change;
 pub mod plan;

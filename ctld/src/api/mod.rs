@@ -73,6 +73,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(wait::wait))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show))
+        .routes(routes!(nodes::lost))
         .routes(routes!(holds::list, holds::put))
         .routes(routes!(holds::preview))
         .routes(routes!(holds::resume))

@@ -1,6 +1,8 @@
 //! From the file's text to a checked [`Config`], or to everything that is wrong with it.
 
-use super::{Config, ConfigError, Database, PoolConfig, Problem, Ratios, SOCKET_PATH, without_password};
+use super::{
+    Config, ConfigError, Database, PoolConfig, PoolKind, Problem, Ratios, SOCKET_PATH, without_password,
+};
 use proto::duration;
 use proto::memory::{self, Memory};
 use serde::Deserialize;
@@ -33,10 +35,12 @@ pub(super) const KEYS: [&str; 9] = [
     "socket",
     "state_dir",
 ];
-pub(super) const POOL_KEYS: [&str; 7] = [
+pub(super) const POOL_KEYS: [&str; 9] = [
     "cpu_ratio",
     "default",
     "disk_ratio",
+    "kind",
+    "lost_after",
     "mem_per_cpu_default",
     "mem_ratio",
     "time_limit_default",
@@ -93,6 +97,8 @@ struct RawPool {
     cpu_ratio: Option<Spanned<f64>>,
     mem_ratio: Option<Spanned<f64>>,
     disk_ratio: Option<Spanned<f64>>,
+    kind: Option<Spanned<String>>,
+    lost_after: Option<Spanned<String>>,
 }
 
 struct Problems<'a> {
@@ -253,6 +259,8 @@ impl Problems<'_> {
             time_limit_default_s: None,
             mem_per_cpu_default_mib: MEM_PER_CPU_MIB,
             ratios: Ratios::default(),
+            kind: PoolKind::default(),
+            lost_after_s: None,
         };
         let Some(raw) = raw else { return BTreeMap::from([("main".to_owned(), plain)]) };
         let (span, raw) = (raw.span(), raw.into_inner());
@@ -305,6 +313,18 @@ impl Problems<'_> {
             mem: self.ratio(name, "mem_ratio", raw.mem_ratio),
             disk: self.ratio(name, "disk_ratio", raw.disk_ratio),
         };
+        let kind = raw.kind.map_or(PoolKind::default(), |raw| self.pool_kind(name, &raw));
+        let lost_after_span = raw.lost_after.as_ref().map(Spanned::span);
+        let lost_after_s = self.limit(name, "lost_after", raw.lost_after);
+        if let (Some(span), PoolKind::BareMetal) = (lost_after_span, kind) {
+            self.add(
+                span,
+                format!(
+                    "pool \"{name}\": lost_after is for pools of kind \"provider\" or \"vps-host\": what runs on bare metal \
+                     that is cut off may still be running"
+                ),
+            );
+        }
         // The only pool is the default, unless it says that it is not.
         PoolConfig {
             default: raw.default.unwrap_or(only),
@@ -312,7 +332,21 @@ impl Problems<'_> {
             time_limit_default_s,
             mem_per_cpu_default_mib,
             ratios,
+            kind,
+            lost_after_s,
         }
+    }
+
+    fn pool_kind(&mut self, pool: &str, raw: &Spanned<String>) -> PoolKind {
+        let given = raw.get_ref();
+        PoolKind::ALL.into_iter().find(|kind| kind.name() == given).unwrap_or_else(|| {
+            let names = PoolKind::ALL.map(|kind| format!("\"{}\"", kind.name())).join(", ");
+            self.add(
+                raw.span(),
+                format!("pool \"{pool}\": kind {given:?} is not known: expected one of {names}"),
+            );
+            PoolKind::default()
+        })
     }
 
     /// Hundredths.

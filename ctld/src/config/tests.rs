@@ -43,6 +43,8 @@ fn every_key_is_read() {
         mem_per_cpu_default = "4G"
         cpu_ratio = 1.5
         disk_ratio = 2
+        kind = "provider"
+        lost_after = "30:00"
         [pools.long]
     "#;
     let config = parse(text).unwrap();
@@ -55,6 +57,8 @@ fn every_key_is_read() {
         time_limit_default_s: Some(3600),
         mem_per_cpu_default_mib: 4096,
         ratios: Ratios { cpus: 150, mem: 100, disk: 200 },
+        kind: PoolKind::Provider,
+        lost_after_s: Some(1800),
     };
     assert_eq!(config.pools["gpu"], gpu);
     assert!(!config.pools["long"].default);
@@ -132,6 +136,9 @@ fn values_that_will_not_do_are_refused_with_the_reason() {
             "[pools.a]\ndefault = true\n[pools.b]\ndefault = true",
             "pools \"a\" and \"b\" are both the default",
         ),
+        ("[pools.a]\nkind = \"cloud\"", "kind \"cloud\" is not known: expected one of \"bare-metal\""),
+        ("[pools.a]\nlost_after = \"1:00:00\"", "lost_after is for pools of kind"),
+        ("[pools.a]\nkind = \"provider\"\nlost_after = \"soon\"", "lost_after"),
         (
             "[pools.a]\ntime_limit_max = \"1:00:00\"\ntime_limit_default = \"2:00:00\"",
             "longer than time_limit_max",

@@ -7,10 +7,12 @@
 
 mod facts;
 mod positions;
+mod seen;
 mod submissions;
 
 pub use facts::{Facts, Reported};
 pub use positions::Positions;
+pub use seen::{Seen, SeenLine};
 pub use submissions::Submissions;
 
 use std::time::{Duration, Instant};

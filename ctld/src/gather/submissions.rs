@@ -251,6 +251,8 @@ mod tests {
             time_limit_default_s: None,
             mem_per_cpu_default_mib: 1024,
             ratios: Default::default(),
+            kind: Default::default(),
+            lost_after_s: None,
         };
         declare(db, &[pool]).await.unwrap();
     }

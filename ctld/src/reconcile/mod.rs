@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod holds;
+pub mod liveness;
 pub mod modes;
 pub mod planner;
 pub mod reservations;

@@ -7,17 +7,19 @@
 mod reports;
 
 use crate::app::App;
+use crate::gather::SeenLine;
 use crate::store::leases::Under;
-use crate::store::node::{Session, Terms, Told, close_session, open_session, record_seen, target};
+use crate::store::node::{Session, Terms, Told, close_session, open_session, target};
 use crate::store::{StoreError, facts::Fact};
 use crate::wake::SessionLine;
 use axum::extract::ws::{Message, WebSocket};
+use ctld_core::liveness::Absence;
 use proto::ApiError;
 use proto::session::{
     Command, CommandAct, ControllerMessage, Event, FRAME_BYTES_MAX, Hello, NodeMessage, PROTOCOL, Target,
 };
 use reports::InFlight;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a node may take to say who it is.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -25,8 +27,6 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const SILENT_MAX: Duration = Duration::from_secs(30);
 /// How often a session pings its node, and looks at the target by itself.
 const TICK: Duration = Duration::from_secs(5);
-/// How often "last seen" is written; in between it is a few seconds old.
-const SEEN_EVERY: Duration = Duration::from_secs(5);
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -70,11 +70,15 @@ pub async fn serve(app: App, mut socket: WebSocket) {
     let line = app.wakes.session_of(session.node_id);
     // Capacity has come: a node that can be placed on.
     app.wakes.planner();
-    let mut open = Open::new(&app, session, line);
+    let mut open = Open::new(&app, session, line, app.seen.session(session));
     let ended = open.run(&mut socket).await;
     app.wakes.session_over(session.node_id, &open.line);
     app.metrics.session_closed();
-    if let Err(error) = close_session(&app.db, session).await {
+    let absence = match ended {
+        Ended::Stopping => Absence::GatewayLost,
+        _ => Absence::SessionClosed,
+    };
+    if let Err(error) = close_session(&app.db, session, absence).await {
         tracing::warn!(node.name = %node, error = &error as &dyn std::error::Error, "the session's end is not recorded");
     }
     tracing::info!(node.name = %node, session.epoch = session.epoch, reason = %ended, "node disconnected");
@@ -125,14 +129,12 @@ struct Open<'a> {
     told: Told,
     generation: u64,
     next_command: u64,
-    heard: Instant,
-    seen_written: Instant,
+    seen: SeenLine,
     in_flight: InFlight,
 }
 
 impl<'a> Open<'a> {
-    fn new(app: &'a App, session: Session, line: SessionLine) -> Open<'a> {
-        let now = Instant::now();
+    fn new(app: &'a App, session: Session, line: SessionLine, seen: SeenLine) -> Open<'a> {
         Open {
             app,
             session,
@@ -140,8 +142,7 @@ impl<'a> Open<'a> {
             told: Told::default(),
             generation: 0,
             next_command: 0,
-            heard: now,
-            seen_written: now,
+            seen,
             in_flight: InFlight::default(),
         }
     }
@@ -168,6 +169,7 @@ impl<'a> Open<'a> {
                     Ok(seq) => send(socket, &ControllerMessage::Ack { seq }).await,
                     Err(reports::Superseded) => Err(Ended::Superseded),
                 },
+                () = self.seen.superseded() => Err(Ended::Superseded),
                 _ = tick.tick() => self.tick(socket).await,
             };
             if let Err(ended) = step {
@@ -177,7 +179,7 @@ impl<'a> Open<'a> {
     }
 
     async fn hear(&mut self, message: Message) -> Result<(), Ended> {
-        self.heard = Instant::now();
+        self.seen.heard();
         match read(&message)? {
             None => Ok(()),
             Some(NodeMessage::Hello(_)) => Err(Ended::Message("a second hello".to_owned())),
@@ -207,20 +209,10 @@ impl<'a> Open<'a> {
     }
 
     async fn tick(&mut self, socket: &mut WebSocket) -> Result<(), Ended> {
-        if self.heard.elapsed() > SILENT_MAX {
+        if self.seen.silent_for() > SILENT_MAX {
             return Err(Ended::Silent);
         }
         socket.send(Message::Ping(Default::default())).await?;
-        if self.seen_written.elapsed() + Duration::from_millis(100) >= SEEN_EVERY {
-            self.seen_written = Instant::now();
-            match record_seen(&self.app.db, self.session, self.heard.elapsed().as_secs_f64()).await {
-                Ok(true) => {}
-                Ok(false) => return Err(Ended::Superseded),
-                // The session outlives the database: jobs go on, and reports wait.
-                Err(error) if error.transient() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
         self.send_target(socket, false).await
     }
 

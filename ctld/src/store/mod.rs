@@ -12,6 +12,7 @@ pub mod extend;
 pub mod facts;
 pub mod holds;
 pub mod leases;
+pub mod liveness;
 pub mod mig_placements;
 pub mod modes;
 pub mod node;

@@ -2,9 +2,11 @@
 
 use super::StoreError;
 use super::books::whole_books;
+use super::holds::reachable;
 use super::leases::Authority;
 use super::place::lock_nodes_amounts;
 use chrono::{DateTime, Utc};
+use ctld_core::liveness::Absence;
 use ctld_core::plan::Booked;
 use ctld_core::timeline::{During, Held, Timeline};
 use proto::api::Submission;
@@ -26,11 +28,14 @@ pub struct Session {
 /// predecessor.
 pub async fn disconnect_all(db: &PgPool, controller: &str) -> Result<(), StoreError> {
     sqlx::query!(
-        "UPDATE nodes SET connection = 'disconnected' WHERE connection = 'connected' AND gateway IS NOT DISTINCT FROM $1",
-        controller
+        "UPDATE nodes SET connection = 'disconnected', disconnected_at = compute_now(), version = version + 1,
+             unreachable_at = compute_now() + make_interval(secs => $2)
+         WHERE connection = 'connected' AND (gateway = $1 OR gateway IS NULL)",
+        controller,
+        f64::from(Absence::GatewayLost.unreachable_after_s())
     )
-        .execute(db)
-        .await?;
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -45,11 +50,12 @@ pub async fn open_session(right: &impl Authority, hello: &Hello) -> Result<Sessi
                 .hint("declare it in ctld.toml, or name another in noded.toml")
         })?;
     let row = sqlx::query!(
-        "INSERT INTO nodes (name, pool_id, session_epoch, connection, last_seen_at, agent_version, boot_id, journal_id, cgroup_mode, gateway)
-         VALUES ($1, $2, 1, 'connected', compute_now(), $3, $4, $5, $6, $7)
+        "INSERT INTO nodes (name, pool_id, session_epoch, connection, last_seen_at, agent_version, boot_id, journal_id, cgroup_mode, gateway,
+             disconnected_at, unreachable_at)
+         VALUES ($1, $2, 1, 'connected', compute_now(), $3, $4, $5, $6, $7, NULL, NULL)
          ON CONFLICT (name) DO UPDATE SET pool_id = $2, session_epoch = nodes.session_epoch + 1, connection = 'connected',
              last_seen_at = compute_now(), agent_version = $3, boot_id = $4, journal_id = $5, cgroup_mode = $6,
-             gateway = $7, version = nodes.version + 1
+             gateway = $7, disconnected_at = NULL, unreachable_at = NULL, lost_at = NULL, lost_reason = NULL, version = nodes.version + 1
          RETURNING id, session_epoch",
         hello.node,
         pool_id,
@@ -61,6 +67,7 @@ pub async fn open_session(right: &impl Authority, hello: &Hello) -> Result<Sessi
     )
     .fetch_one(&mut *tx)
     .await?;
+    reachable(&mut tx, &[row.id]).await?;
     take_gpus(&mut tx, row.id, hello).await?;
     take_amounts(&mut tx, row.id, hello).await?;
     tx.commit().await?;
@@ -173,29 +180,53 @@ async fn take_gpus(tx: &mut PgConnection, node_id: i64, hello: &Hello) -> Result
 }
 
 /// Closes a session, unless another owns the node by now. Nothing is released.
-pub async fn close_session(db: &PgPool, session: Session) -> Result<(), StoreError> {
+pub async fn close_session(db: &PgPool, session: Session, absence: Absence) -> Result<(), StoreError> {
     sqlx::query!(
-        "UPDATE nodes SET connection = 'disconnected' WHERE id = $1 AND session_epoch = $2",
+        "UPDATE nodes SET connection = 'disconnected', disconnected_at = compute_now(), version = version + 1,
+             unreachable_at = compute_now() + make_interval(secs => $3)
+         WHERE id = $1 AND session_epoch = $2 AND connection = 'connected'",
         session.node_id,
-        session.epoch
+        session.epoch,
+        f64::from(absence.unreachable_after_s())
     )
     .execute(db)
     .await?;
     Ok(())
 }
 
-/// Records that a node was heard `age_s` seconds ago. `false`: the session no longer owns the node.
-pub async fn record_seen(db: &PgPool, session: Session, age_s: f64) -> Result<bool, StoreError> {
-    let done = sqlx::query!(
-        "UPDATE nodes SET last_seen_at = GREATEST(last_seen_at, compute_now() - make_interval(secs => $3))
-         WHERE id = $1 AND session_epoch = $2",
-        session.node_id,
-        session.epoch,
-        age_s
+/// That a session heard its node so many seconds ago.
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    /// The session.
+    pub session: Session,
+    /// Seconds ago.
+    pub age_s: f64,
+}
+
+/// Records when nodes were heard by the sessions of this controller. Returns the nodes whose session still owns them; one of
+/// these that counted as away, since the controller itself had been, is connected again.
+pub async fn record_seen(db: &PgPool, controller: &str, heard: &[Heard]) -> Result<HashSet<i64>, StoreError> {
+    let ids: Vec<i64> = heard.iter().map(|h| h.session.node_id).collect();
+    let epochs: Vec<i64> = heard.iter().map(|h| h.session.epoch).collect();
+    let ages: Vec<f64> = heard.iter().map(|h| h.age_s).collect();
+    let owned = sqlx::query_scalar!(
+        "WITH owned AS (
+             SELECT n.id, i.age_s FROM nodes n
+             JOIN unnest($1::bigint[], $2::bigint[], $3::double precision[]) AS i(id, epoch, age_s)
+                 ON i.id = n.id AND i.epoch = n.session_epoch
+             ORDER BY n.id FOR NO KEY UPDATE OF n)
+         UPDATE nodes n SET last_seen_at = GREATEST(n.last_seen_at, compute_now() - make_interval(secs => o.age_s)),
+             connection = 'connected', disconnected_at = NULL, unreachable_at = NULL, gateway = $4
+         FROM owned o WHERE n.id = o.id
+         RETURNING n.id",
+        &ids,
+        &epochs,
+        &ages,
+        controller
     )
-    .execute(db)
+    .fetch_all(db)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(owned.into_iter().collect())
 }
 
 /// What a session has told its node so far; a target is sent as the difference.

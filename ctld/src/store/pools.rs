@@ -1,7 +1,7 @@
 //! Pools: what the configuration declares, and the rules that admission reads.
 
 use super::StoreError;
-use crate::config::Ratios;
+use crate::config::{PoolKind, Ratios};
 use ctld_core::admission::PoolRules;
 use sqlx::{PgConnection, PgPool};
 
@@ -20,6 +20,10 @@ pub struct DeclaredPool {
     pub mem_per_cpu_default_mib: i64,
     /// How much more is given out than its nodes have.
     pub ratios: Ratios,
+    /// What its machines are.
+    pub kind: PoolKind,
+    /// Seconds as unreachable after which a node is given up.
+    pub lost_after_s: Option<i64>,
 }
 
 /// Makes the pools be as declared. A pool that is no longer declared stays, with its jobs, but is no longer the default.
@@ -29,13 +33,14 @@ pub async fn declare(db: &PgPool, pools: &[DeclaredPool]) -> Result<(), StoreErr
     for pool in pools {
         sqlx::query!(
             "INSERT INTO pools (name, is_default, time_limit_max_s, time_limit_default_s, mem_per_cpu_default_mib,
-                 cpu_ratio, mem_ratio, disk_ratio)
-             VALUES ($1, $2, $3, $4, $5, $6::int::numeric / 100, $7::int::numeric / 100, $8::int::numeric / 100)
+                 cpu_ratio, mem_ratio, disk_ratio, kind, lost_after_s)
+             VALUES ($1, $2, $3, $4, $5, $6::int::numeric / 100, $7::int::numeric / 100, $8::int::numeric / 100, $9, $10)
              ON CONFLICT (name) DO UPDATE SET is_default = EXCLUDED.is_default,
                  time_limit_max_s = EXCLUDED.time_limit_max_s,
                  time_limit_default_s = EXCLUDED.time_limit_default_s,
                  mem_per_cpu_default_mib = EXCLUDED.mem_per_cpu_default_mib,
-                 cpu_ratio = EXCLUDED.cpu_ratio, mem_ratio = EXCLUDED.mem_ratio, disk_ratio = EXCLUDED.disk_ratio, version = pools.version + 1",
+                 cpu_ratio = EXCLUDED.cpu_ratio, mem_ratio = EXCLUDED.mem_ratio, disk_ratio = EXCLUDED.disk_ratio,
+                 kind = EXCLUDED.kind, lost_after_s = EXCLUDED.lost_after_s, version = pools.version + 1",
             pool.name,
             pool.is_default,
             pool.time_limit_max_s,
@@ -44,6 +49,8 @@ pub async fn declare(db: &PgPool, pools: &[DeclaredPool]) -> Result<(), StoreErr
             pool.ratios.cpus as i32,
             pool.ratios.mem as i32,
             pool.ratios.disk as i32,
+            pool.kind.name(),
+            pool.lost_after_s,
         )
         .execute(&mut *tx)
         .await?;

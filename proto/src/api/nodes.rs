@@ -60,6 +60,18 @@ pub enum Connection {
     Connected,
     /// It has none; nothing is released.
     Disconnected,
+    /// It has had none for too long: it takes no new work, and still nothing is released.
+    Unreachable,
+    /// Its machine was given up, and with it what ran there.
+    Lost,
+}
+
+/// That a node's machine is gone, for good or bad: what ran there is given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LostRequest {
+    /// How it is known that nothing runs there any more; shown with each job that it ends.
+    pub reason: String,
 }
 
 /// How far a drain is.

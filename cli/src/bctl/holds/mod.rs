@@ -47,7 +47,8 @@ pub async fn drain(args: DrainArgs) -> Result<ExitCode, Fail> {
     for impact in impacts.iter().filter(|impact| asks || impact::touches(impact)) {
         let _ = write!(std::io::stderr(), "{}", impact::lines(impact));
     }
-    if asks && !confirmed(&requests)? {
+    let targets: Vec<&str> = requests.iter().map(|request| request.target.as_str()).collect();
+    if asks && !confirmed(&format!("Hold {}?", crate::text::visible(&targets.join(", "))))? {
         say(NAME, "", "nothing is held");
         return Ok(ExitCode::from(1));
     }
@@ -93,9 +94,9 @@ fn requests(args: &DrainArgs) -> Result<Vec<HoldRequest>, Fail> {
     Ok(args.targets.iter().map(request).collect())
 }
 
-fn confirmed(requests: &[HoldRequest]) -> Result<bool, Fail> {
-    let targets: Vec<&str> = requests.iter().map(|request| request.target.as_str()).collect();
-    let _ = write!(std::io::stderr(), "Hold {}? [y/N] ", crate::text::visible(&targets.join(", ")));
+/// Asks a person; anything but yes is no.
+pub(super) fn confirmed(question: &str) -> Result<bool, Fail> {
+    let _ = write!(std::io::stderr(), "{question} [y/N] ");
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|e| Fail::here(format!("the answer cannot be read: {}", crate::text::os_error(&e))))?;

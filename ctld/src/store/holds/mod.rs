@@ -16,6 +16,7 @@ mod read;
 mod resume;
 mod standing;
 mod target;
+mod unreachable;
 
 pub use advance::{Advanced, advance, next_s};
 pub use impact::impact;
@@ -26,6 +27,7 @@ pub use resume::resume;
 
 pub(super) use read::of_nodes;
 pub(super) use standing::{span_of, standing};
+pub(super) use unreachable::{reachable, unreachable};
 
 use super::StoreError;
 use proto::api::CONTROLLER;

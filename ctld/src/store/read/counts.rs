@@ -14,8 +14,12 @@ pub struct FleetCounts {
     pub tasks_pending: i64,
     /// Nodes with a session.
     pub nodes_connected: i64,
-    /// Nodes without one.
+    /// Nodes without one, not yet for long.
     pub nodes_disconnected: i64,
+    /// Nodes that have been away for too long.
+    pub nodes_unreachable: i64,
+    /// Nodes that were given up.
+    pub nodes_lost: i64,
     /// GPUs that their nodes reported.
     pub gpus: i64,
     /// GPUs of which some part is booked now.
@@ -28,6 +32,7 @@ pub async fn fleet_counts(db: &PgPool) -> Result<FleetCounts, StoreError> {
         FleetCounts,
         r#"SELECT j.pending AS "jobs_pending!", j.running AS "jobs_running!", j.tasks AS "tasks_pending!",
                n.connected AS "nodes_connected!", n.disconnected AS "nodes_disconnected!",
+               n.unreachable AS "nodes_unreachable!", n.lost AS "nodes_lost!",
                (SELECT count(*) FROM gpus WHERE present) AS "gpus!",
                (SELECT count(DISTINCT gpu_id) FROM device_bookings WHERE during @> compute_now()) AS "gpus_booked!"
            FROM (SELECT count(*) FILTER (WHERE state = 'pending') AS pending,
@@ -37,7 +42,9 @@ pub async fn fleet_counts(db: &PgPool) -> Result<FleetCounts, StoreError> {
                          WHEN state = 'pending' THEN 1 ELSE 0 END), 0)::bigint AS tasks
                  FROM jobs WHERE ended_at IS NULL) j,
                 (SELECT count(*) FILTER (WHERE connection = 'connected') AS connected,
-                     count(*) FILTER (WHERE connection = 'disconnected') AS disconnected
+                     count(*) FILTER (WHERE connection = 'disconnected') AS disconnected,
+                     count(*) FILTER (WHERE connection = 'unreachable') AS unreachable,
+                     count(*) FILTER (WHERE connection = 'lost') AS lost
                  FROM nodes) n"#
     )
     .fetch_one(db)
@@ -52,7 +59,7 @@ pub struct NodeCounts {
     pub connected: u32,
     /// Nodes known.
     pub total: u32,
-    /// Nodes without a session on which nobody put a hold, by name; at most ten.
+    /// Nodes without a session on which no person put a hold, by name, with their state where that is graver; at most ten.
     pub missing: Vec<String>,
 }
 
@@ -60,7 +67,9 @@ pub struct NodeCounts {
 pub async fn node_counts(db: &PgPool) -> Result<NodeCounts, StoreError> {
     let row = sqlx::query!(
         r#"SELECT count(*) FILTER (WHERE connection = 'connected') AS "connected!", count(*) AS "total!",
-               ARRAY(SELECT name FROM nodes WHERE connection <> 'connected' AND eligible
+               ARRAY(SELECT CASE connection WHEN 'disconnected' THEN name ELSE format('%s (%s)', name, connection) END
+                   FROM nodes n WHERE connection <> 'connected' AND NOT EXISTS (SELECT FROM holds h
+                       WHERE h.node_id = n.id AND h.gpu_id IS NULL AND h.kind <> 'unreachable' AND hold_in_effect(h))
                    ORDER BY name LIMIT 10) AS "missing!"
            FROM nodes"#
     )

@@ -93,6 +93,8 @@ fn node_of(row: NodeRow, gpus: Vec<Gpu>, holds: Vec<Hold>) -> Result<Node, Store
         connection: match row.connection.as_str() {
             "connected" => Connection::Connected,
             "disconnected" => Connection::Disconnected,
+            "unreachable" => Connection::Unreachable,
+            "lost" => Connection::Lost,
             other => return Err(row_error("nodes", "connection", format!("{other} of node {}", row.name))),
         },
         last_seen_s: row.last_seen_s,

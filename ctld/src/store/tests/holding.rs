@@ -407,7 +407,7 @@ async fn a_repeated_request_is_answered_alike_and_done_once(db: PgPool) {
 async fn a_gpu_that_comes_with_another_nodes_name_keeps_its_holds_and_they_can_be_lifted(db: PgPool) {
     fleet(&db).await;
     drain(&db, "op", "n1/0").await;
-    sqlx::query("UPDATE nodes SET connection = 'disconnected'").execute(&db).await.unwrap();
+    sqlx::query("UPDATE nodes SET connection = 'disconnected', disconnected_at = compute_now(), unreachable_at = compute_now()").execute(&db).await.unwrap();
     let renamed = hello("n1", 8, 2);
     open_session(&db, &Hello { node: "n2".into(), ..renamed }).await.unwrap();
     assert_eq!(open(&db).await, ["n2/0 op"]);

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod auditing;
+mod away;
 mod giving;
 mod holding;
 mod leasing;
@@ -96,6 +97,8 @@ async fn with_pool(db: &PgPool) {
         time_limit_default_s: None,
         mem_per_cpu_default_mib: 1024,
         ratios: Default::default(),
+        kind: Default::default(),
+        lost_after_s: None,
     };
     declare(db, &[pool]).await.unwrap();
 }

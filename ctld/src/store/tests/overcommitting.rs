@@ -11,6 +11,8 @@ async fn declared(db: &PgPool, ratios: Ratios) {
         time_limit_default_s: None,
         mem_per_cpu_default_mib: 1024,
         ratios,
+        kind: Default::default(),
+        lost_after_s: None,
     };
     declare(db, &[pool]).await.unwrap();
 }

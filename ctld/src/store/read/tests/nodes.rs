@@ -90,7 +90,7 @@ async fn a_gpu_that_is_held_or_of_which_a_part_is_takes_no_work_and_its_node_doe
 #[sqlx::test(migrations = "../migrations")]
 async fn nodes_without_a_session_that_nobody_holds_are_named(db: PgPool) {
     let world = World::new(db).await;
-    sqlx::query("UPDATE nodes SET connection = 'disconnected'").execute(&world.db).await.unwrap();
+    sqlx::query("UPDATE nodes SET connection = 'disconnected', disconnected_at = compute_now(), unreachable_at = compute_now()").execute(&world.db).await.unwrap();
     drain(&world.db, "root", "n2").await;
     let counts = node_counts(&world.db).await.unwrap();
     assert_eq!((counts.connected, counts.total), (0, 2));

@@ -193,8 +193,8 @@ impl World {
 
 async fn node(db: &PgPool, name: &str, pool: &str) -> i64 {
     let id = sqlx::query_scalar::<_, i64>(
-        "INSERT INTO nodes (name, pool_id, connection, last_seen_at, agent_version, cgroup_mode)
-         SELECT $1, id, 'connected', compute_now() - interval '3 seconds', '0.1.0', 'v2' FROM pools WHERE name = $2
+        "INSERT INTO nodes (name, pool_id, connection, last_seen_at, agent_version, cgroup_mode, disconnected_at, unreachable_at)
+         SELECT $1, id, 'connected', compute_now() - interval '3 seconds', '0.1.0', 'v2', NULL, NULL FROM pools WHERE name = $2
          RETURNING id",
     )
     .bind(name)

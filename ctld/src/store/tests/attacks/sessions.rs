@@ -1,7 +1,8 @@
 //! Zombies: sessions that lost their node and do not know it.
 
-use super::super::super::node::{close_session, record_seen};
+use super::super::super::node::{Heard, close_session, record_seen};
 use super::*;
+use ctld_core::liveness::Absence;
 
 #[sqlx::test(migrations = "../migrations")]
 async fn nothing_an_older_session_says_counts(db: PgPool) {
@@ -13,8 +14,9 @@ async fn nothing_an_older_session_says_counts(db: PgPool) {
     let owner = node(&db, "n1", 8, 0).await;
     let recorded = report(&db, vec![started(zombie, allocation), exited(zombie, allocation, 0)]).await;
     assert_eq!((recorded.applied, recorded.superseded), (0, vec![(zombie.node_id, zombie.epoch)]));
-    assert!(!record_seen(&db, zombie, 0.0).await.unwrap());
-    close_session(&db, zombie).await.unwrap();
+    let heard = Heard { session: zombie, age_s: 0.0 };
+    assert!(record_seen(&db, "zombie", &[heard]).await.unwrap().is_empty());
+    close_session(&db, zombie, Absence::SessionClosed).await.unwrap();
     let connection: String = sqlx::query_scalar("SELECT connection FROM nodes").fetch_one(&db).await.unwrap();
     assert_eq!((connection.as_str(), live(&db).await), ("connected", vec![allocation]));
     assert_eq!(report(&db, vec![exited(owner, allocation, 0)]).await.applied, 1);

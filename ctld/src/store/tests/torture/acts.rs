@@ -4,13 +4,14 @@ use super::super::super::act::{Acted, cancel, hold, release, requeue};
 use super::super::super::extend::extend;
 use super::super::super::holds::{self, end_quarantine, quarantine, resume};
 use super::super::super::modes;
-use super::super::super::node::{close_session, record_seen};
+use super::super::super::node::{Heard, close_session, record_seen};
 use super::super::super::overrun::extend_overdue;
 use super::super::super::place::record_waits;
 use super::super::super::quotas::allowances;
 use super::super::super::reservations;
 use super::super::super::snapshot::queues_with_work;
 use super::*;
+use ctld_core::liveness::Absence;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use proto::api::{
@@ -198,8 +199,9 @@ async fn zombie(world: &World, rng: &mut StdRng) -> Done {
     let facts = some_facts(session, &live_on(db, session).await?, rng);
     let recorded = record(db, &facts).await?;
     assert_eq!(recorded.applied, 0, "an older session's facts counted");
-    assert!(!record_seen(db, session, 0.0).await?, "an older session kept its node alive");
-    close_session(db, session).await?;
+    let heard = Heard { session, age_s: 0.0 };
+    assert!(record_seen(db, "zombie", &[heard]).await?.is_empty(), "an older session kept its node alive");
+    close_session(db, session, Absence::SessionClosed).await?;
     Ok(format!("{} facts left out", facts.len()))
 }
 
@@ -339,7 +341,7 @@ async fn flipped(world: &World, rng: &mut StdRng) -> Done {
     let db = world.any(rng);
     let name = node_name(rng);
     let session = *world.sessions.lock().unwrap()[&name].last().unwrap();
-    close_session(db, session).await?;
+    close_session(db, session, Absence::SessionClosed).await?;
     let cpus = if rng.random_bool(0.3) { 4 } else { 8 };
     let gpus = if rng.random_bool(0.3) { 2 } else { 4 };
     let session = open_session(db, &hello(&name, cpus, gpus)).await?;
