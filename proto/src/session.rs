@@ -36,7 +36,7 @@ pub enum NodeMessage {
     /// The answer to a command.
     CommandResult {
         /// The command's id.
-        id: u64,
+        id: i64,
         /// What went wrong, if it did.
         error: Option<String>,
     },
@@ -201,7 +201,7 @@ pub enum ControllerMessage {
 /// The target, whole or as a change. A whole target may come in parts: `full` on the first, `more` on all but the last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Target {
-    /// The generation this makes; counts up within a session.
+    /// The generation this makes: the session's epoch times 2^32, and a count that goes up within the session.
     pub generation: u64,
     /// The whole target: an allocation the node runs that is neither in `run` nor in `keep` must be ended and forgotten.
     pub full: bool,
@@ -337,10 +337,16 @@ pub struct ArrayFacts {
 /// A one-shot act on a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
-    /// Its id within the session.
-    pub id: u64,
+    /// Its id, under which it is answered.
+    pub id: i64,
     /// Unique per node for ever: a command seen before is answered, not run again.
     pub idempotency_key: String,
+    /// It waits until the node has applied this generation of its target.
+    #[serde(default)]
+    pub min_generation: u64,
+    /// Whether it may be carried out again when the node does not know whether it has been.
+    #[serde(default)]
+    pub retry_safe: bool,
     /// What to do.
     pub act: CommandAct,
 }

@@ -66,8 +66,8 @@ pub(super) async fn requeue(
 }
 
 /// Wakes those whom the act concerns and gives the caller its results.
-fn done(app: &App, mut acted: Acted) -> Json<ActResults> {
-    app.wakes.announce(&mut acted);
+fn done(app: &App, acted: Acted) -> Json<ActResults> {
+    app.wakes.announce(&acted);
     Json(acted.results)
 }
 

@@ -6,6 +6,7 @@
 use crate::store::node::{Heard, Session, record_seen};
 use sqlx::PgPool;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -24,6 +25,7 @@ type Lines = HashMap<(i64, i64), Arc<Line>>;
 
 struct Line {
     heard: Mutex<Instant>,
+    observed: AtomicU64,
     superseded: Notify,
 }
 
@@ -44,7 +46,11 @@ impl Seen {
 
     /// A session that was opened now.
     pub fn session(&self, session: Session) -> SeenLine {
-        let line = Arc::new(Line { heard: Mutex::new(Instant::now()), superseded: Notify::new() });
+        let line = Arc::new(Line {
+            heard: Mutex::new(Instant::now()),
+            observed: AtomicU64::new(0),
+            superseded: Notify::new(),
+        });
         let key = (session.node_id, session.epoch);
         lock(&self.lines).insert(key, line.clone());
         SeenLine { seen: self.clone(), key, line }
@@ -57,6 +63,7 @@ impl Seen {
             .map(|((node_id, epoch), line)| Heard {
                 session: Session { node_id: *node_id, epoch: *epoch },
                 age_s: lock(&line.heard).elapsed().as_secs_f64(),
+                observed_generation: line.observed.load(Ordering::Relaxed),
             })
             .collect()
     }
@@ -66,6 +73,11 @@ impl SeenLine {
     /// The node has spoken.
     pub fn heard(&self) {
         *lock(&self.line.heard) = Instant::now();
+    }
+
+    /// It has applied its target up to this generation.
+    pub fn observed(&self, generation: u64) {
+        self.line.observed.fetch_max(generation, Ordering::Relaxed);
     }
 
     /// Since when it has not.

@@ -1,8 +1,9 @@
-//! Nodes that are away: looked after every few seconds by whoever has the lease.
+//! Nodes that are away, and commands that wait for them: looked after every few seconds by whoever has the lease.
 
 use crate::app::App;
 use crate::leases::LIVENESS;
 use crate::store::StoreError;
+use crate::store::commands::expire;
 use crate::store::leases::Under;
 use crate::store::liveness::{give_up, look};
 use std::time::Duration;
@@ -50,6 +51,10 @@ pub async fn step(app: &App) -> Result<(), StoreError> {
         tracing::error!(node.id = id, jobs = recorded.ended_jobs.len(), "a node was given up as lost");
         app.wakes.nodes(recorded.nodes);
         app.wakes.ended(recorded.ended_jobs);
+    }
+    let expired = app.leases.heed(&lease, expire(&right).await)?;
+    if expired > 0 {
+        tracing::warn!(expired, "commands could not be carried out in time");
     }
     if !looked.reachable.is_empty() || !looked.lost.is_empty() {
         app.wakes.planner();

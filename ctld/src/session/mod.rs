@@ -8,6 +8,7 @@ mod reports;
 
 use crate::app::App;
 use crate::gather::SeenLine;
+use crate::store::commands::{self, Due};
 use crate::store::leases::Under;
 use crate::store::node::{Session, Terms, Told, close_session, open_session, target};
 use crate::store::{StoreError, facts::Fact};
@@ -16,7 +17,7 @@ use axum::extract::ws::{Message, WebSocket};
 use ctld_core::liveness::Absence;
 use proto::ApiError;
 use proto::session::{
-    Command, CommandAct, ControllerMessage, Event, FRAME_BYTES_MAX, Hello, NodeMessage, PROTOCOL, Target,
+    Command, ControllerMessage, Event, FRAME_BYTES_MAX, Hello, NodeMessage, PROTOCOL, Target,
 };
 use reports::InFlight;
 use std::time::Duration;
@@ -128,7 +129,6 @@ struct Open<'a> {
     line: SessionLine,
     told: Told,
     generation: u64,
-    next_command: u64,
     seen: SeenLine,
     in_flight: InFlight,
 }
@@ -140,8 +140,7 @@ impl<'a> Open<'a> {
             session,
             line,
             told: Told::default(),
-            generation: 0,
-            next_command: 0,
+            generation: session.epoch.unsigned_abs() << 32,
             seen,
             in_flight: InFlight::default(),
         }
@@ -149,6 +148,10 @@ impl<'a> Open<'a> {
 
     async fn run(&mut self, socket: &mut WebSocket) -> Ended {
         if let Err(ended) = self.send_target(socket, true).await {
+            return ended;
+        }
+        // Whatever an earlier session left unanswered.
+        if let Err(ended) = self.send_commands(socket).await {
             return ended;
         }
         let mut tick = tokio::time::interval(TICK);
@@ -161,10 +164,8 @@ impl<'a> Open<'a> {
                     None => Err(Ended::Closed),
                 },
                 () = self.line.target_changed.notified() => self.send_target(socket, false).await,
-                command = self.line.commands.recv() => match command {
-                    Some(act) => self.send_command(socket, act).await,
-                    None => Err(Ended::Superseded),
-                },
+                () = self.line.commands.notified() => self.send_commands(socket).await,
+                () = self.line.taken_over.cancelled() => Err(Ended::Superseded),
                 acked = self.in_flight.next() => match acked {
                     Ok(seq) => send(socket, &ControllerMessage::Ack { seq }).await,
                     Err(reports::Superseded) => Err(Ended::Superseded),
@@ -183,13 +184,20 @@ impl<'a> Open<'a> {
         match read(&message)? {
             None => Ok(()),
             Some(NodeMessage::Hello(_)) => Err(Ended::Message("a second hello".to_owned())),
-            Some(NodeMessage::Heartbeat { .. }) => Ok(()),
-            Some(NodeMessage::CommandResult { id, error: Some(error) }) => {
-                tracing::info!(command.id = id, reason = %error, "a command failed on its node");
+            Some(NodeMessage::Heartbeat { observed_generation }) => {
+                self.seen.observed(observed_generation);
                 Ok(())
             }
-            Some(NodeMessage::CommandResult { error: None, .. }) => Ok(()),
+            Some(NodeMessage::CommandResult { id, error }) => {
+                if let Some(error) = &error {
+                    tracing::info!(command.id = id, reason = %error, "a command failed on its node");
+                }
+                // Where that fails the session ends, and the next one sends it again: the node answers from its journal.
+                commands::answered(&self.app.db, self.session, id, error.as_deref()).await?;
+                Ok(())
+            }
             Some(NodeMessage::Report(report)) => {
+                self.seen.observed(report.observed_generation);
                 let facts = report
                     .events
                     .into_iter()
@@ -213,7 +221,8 @@ impl<'a> Open<'a> {
             return Err(Ended::Silent);
         }
         socket.send(Message::Ping(Default::default())).await?;
-        self.send_target(socket, false).await
+        self.send_target(socket, false).await?;
+        self.send_commands(socket).await
     }
 
     /// Sends what the node has not been told, in parts that fit a frame.
@@ -235,11 +244,25 @@ impl<'a> Open<'a> {
         Ok(())
     }
 
-    async fn send_command(&mut self, socket: &mut WebSocket, act: CommandAct) -> Result<(), Ended> {
-        self.next_command += 1;
-        let id = self.next_command;
-        let idempotency_key = format!("{}:{}:{id}", self.session.node_id, self.session.epoch);
-        send(socket, &ControllerMessage::Command(Command { id, idempotency_key, act })).await
+    /// Sends the commands that wait for the node, each once the node has applied what it has been told so far.
+    async fn send_commands(&mut self, socket: &mut WebSocket) -> Result<(), Ended> {
+        loop {
+            let due = match commands::due(&self.app.db, self.session).await {
+                Ok(Some(due)) => due,
+                Ok(None) => return Err(Ended::Superseded),
+                // They are looked for again with the next tick.
+                Err(error) if error.transient() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            if due.is_empty() {
+                return Ok(());
+            }
+            for Due { id, idempotency_key, act, retry_safe } in due {
+                let command =
+                    Command { id, idempotency_key, min_generation: self.generation, retry_safe, act };
+                send(socket, &ControllerMessage::Command(command)).await?;
+            }
+        }
     }
 }
 

@@ -4,11 +4,13 @@
 //! transaction. A running attempt is not ended here: it is marked to be stopped, which changes its nodes' targets, and ends
 //! when the node attests it. Somebody else's job and a job that never existed are different answers, since lists show both.
 
+use super::commands::{self, NewCommand, SIGNAL_KEPT_S};
 use super::facts::summarise_arrays;
 use super::quotas::{self, Ask};
 use super::{StoreError, condition_value, index_set};
 use crate::app::Caller;
 use proto::api::{ACT_IDS_MAX, ActOutcome, ActResult, ActResults, CancelRequest};
+use proto::session::CommandAct;
 use proto::{ApiError, Condition, ErrorCode, IndexSet, JobRef, Reason, State};
 use sqlx::{PgConnection, PgPool};
 use std::collections::HashMap;
@@ -22,25 +24,10 @@ pub struct Acted {
     pub nodes: Vec<i64>,
     /// Jobs that ended by this.
     pub ended: Vec<i64>,
-    /// Signals to send.
-    pub signals: Vec<SignalOrder>,
+    /// Nodes for which there are commands.
+    pub commanded: Vec<i64>,
     /// Whether there may be something to place.
     pub queue_changed: bool,
-}
-
-/// A signal to send to an allocation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignalOrder {
-    /// On this node.
-    pub node_id: i64,
-    /// To this allocation.
-    pub allocation_id: i64,
-    /// The signal's number.
-    pub signal: i32,
-    /// To the batch script only.
-    pub script_only: bool,
-    /// Which result it belongs to.
-    pub result: usize,
 }
 
 /// A job, locked.
@@ -374,13 +361,20 @@ impl<'a> Act<'a> {
             )
             .fetch_all(&mut *tx)
             .await?;
-            self.acted.signals.extend(rows.into_iter().map(|row| SignalOrder {
-                node_id: row.node_id,
-                allocation_id: row.id,
-                signal,
-                script_only,
-                result: target.at,
-            }));
+            let signals: Vec<NewCommand> = rows
+                .into_iter()
+                .map(|row| NewCommand {
+                    node_id: row.node_id,
+                    idempotency_key: uuid::Uuid::now_v7().to_string(),
+                    act: CommandAct::Signal { allocation_id: row.id, signal, script_only },
+                    // A second SIGUSR1 may mean something else than the first.
+                    retry_safe: false,
+                    by: &self.caller.user,
+                    kept_s: SIGNAL_KEPT_S,
+                })
+                .collect();
+            commands::add(tx, &signals).await?;
+            self.acted.commanded.extend(signals.iter().map(|signal| signal.node_id));
             self.answer(target.at, ActOutcome::Done);
         }
         Ok(())

@@ -8,6 +8,7 @@
 pub mod act;
 pub mod audit;
 mod books;
+pub mod commands;
 pub mod extend;
 pub mod facts;
 pub mod holds;

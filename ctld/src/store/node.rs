@@ -2,6 +2,7 @@
 
 use super::StoreError;
 use super::books::whole_books;
+use super::commands;
 use super::holds::reachable;
 use super::leases::Authority;
 use super::place::lock_nodes_amounts;
@@ -49,6 +50,12 @@ pub async fn open_session(right: &impl Authority, hello: &Hello) -> Result<Sessi
             ApiError::new(ErrorCode::NotFound, format!("no pool is called \"{}\"", hello.pool))
                 .hint("declare it in ctld.toml, or name another in noded.toml")
         })?;
+    // Taken before the upsert, under its own lock: another session of the node waits.
+    let journal_before =
+        sqlx::query_scalar!("SELECT journal_id FROM nodes WHERE name = $1 FOR UPDATE", hello.node)
+            .fetch_optional(&mut *tx)
+            .await?
+            .flatten();
     let row = sqlx::query!(
         "INSERT INTO nodes (name, pool_id, session_epoch, connection, last_seen_at, agent_version, boot_id, journal_id, cgroup_mode, gateway,
              disconnected_at, unreachable_at)
@@ -68,6 +75,9 @@ pub async fn open_session(right: &impl Authority, hello: &Hello) -> Result<Sessi
     .fetch_one(&mut *tx)
     .await?;
     reachable(&mut tx, &[row.id]).await?;
+    if journal_before.is_some_and(|before| before != hello.journal_id) {
+        commands::memory_lost(&mut tx, row.id).await?;
+    }
     take_gpus(&mut tx, row.id, hello).await?;
     take_amounts(&mut tx, row.id, hello).await?;
     tx.commit().await?;
@@ -201,6 +211,8 @@ pub struct Heard {
     pub session: Session,
     /// Seconds ago.
     pub age_s: f64,
+    /// The last generation of its target that it has applied.
+    pub observed_generation: u64,
 }
 
 /// Records when nodes were heard by the sessions of this controller. Returns the nodes whose session still owns them; one of
@@ -208,21 +220,25 @@ pub struct Heard {
 pub async fn record_seen(db: &PgPool, controller: &str, heard: &[Heard]) -> Result<HashSet<i64>, StoreError> {
     let ids: Vec<i64> = heard.iter().map(|h| h.session.node_id).collect();
     let epochs: Vec<i64> = heard.iter().map(|h| h.session.epoch).collect();
+    let generations: Vec<i64> =
+        heard.iter().map(|h| i64::try_from(h.observed_generation).unwrap_or(i64::MAX)).collect();
     let ages: Vec<f64> = heard.iter().map(|h| h.age_s).collect();
     let owned = sqlx::query_scalar!(
         "WITH owned AS (
-             SELECT n.id, i.age_s FROM nodes n
-             JOIN unnest($1::bigint[], $2::bigint[], $3::double precision[]) AS i(id, epoch, age_s)
+             SELECT n.id, i.age_s, i.generation FROM nodes n
+             JOIN unnest($1::bigint[], $2::bigint[], $3::double precision[], $5::bigint[]) AS i(id, epoch, age_s, generation)
                  ON i.id = n.id AND i.epoch = n.session_epoch
              ORDER BY n.id FOR NO KEY UPDATE OF n)
          UPDATE nodes n SET last_seen_at = GREATEST(n.last_seen_at, compute_now() - make_interval(secs => o.age_s)),
-             connection = 'connected', disconnected_at = NULL, unreachable_at = NULL, gateway = $4
+             connection = 'connected', disconnected_at = NULL, unreachable_at = NULL, gateway = $4,
+             observed_generation = GREATEST(n.observed_generation, o.generation)
          FROM owned o WHERE n.id = o.id
          RETURNING n.id",
         &ids,
         &epochs,
         &ages,
-        controller
+        controller,
+        &generations
     )
     .fetch_all(db)
     .await?;

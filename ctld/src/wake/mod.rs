@@ -6,17 +6,13 @@ mod relay;
 pub use relay::{listen, relay};
 
 use crate::store::act::Acted;
-use proto::api::ActOutcome;
-use proto::session::CommandAct;
-use proto::{ApiError, ErrorCode};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
 
 /// How many ended jobs a slow waiter may lag behind before it has to look for itself.
 const ENDED_QUEUE: usize = 4096;
-/// Commands waiting to be sent to one node.
-const COMMANDS_MAX: usize = 1024;
 
 /// The wakes of one controller.
 pub struct Wakes {
@@ -24,22 +20,20 @@ pub struct Wakes {
     reservations: Notify,
     holds: Notify,
     modes: Notify,
-    lines: Mutex<HashMap<i64, Line>>,
+    lines: Mutex<HashMap<i64, SessionLine>>,
     ended: broadcast::Sender<i64>,
     outgoing: relay::Outgoing,
 }
 
-struct Line {
-    target_changed: Arc<Notify>,
-    commands: mpsc::Sender<CommandAct>,
-}
-
-/// A session's end of its line.
+/// What a node's session is told.
+#[derive(Clone)]
 pub struct SessionLine {
-    /// Notified when the node's target may have changed, and when a later session has taken the line over.
+    /// Notified when the node's target may have changed.
     pub target_changed: Arc<Notify>,
-    /// One-shot acts for the node.
-    pub commands: mpsc::Receiver<CommandAct>,
+    /// Notified when there are commands for the node.
+    pub commands: Arc<Notify>,
+    /// Cancelled when a later session has taken the line over.
+    pub taken_over: CancellationToken,
 }
 
 impl Default for Wakes {
@@ -134,6 +128,7 @@ impl Wakes {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         for line in lines.values() {
             line.target_changed.notify_one();
+            line.commands.notify_one();
         }
     }
 
@@ -147,43 +142,47 @@ impl Wakes {
 
     /// The line of a node's new session, which takes the place of an earlier one.
     pub fn session_of(&self, node_id: i64) -> SessionLine {
-        let target_changed = Arc::new(Notify::new());
-        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
-        let line = Line { target_changed: target_changed.clone(), commands: sender };
+        let line = SessionLine {
+            target_changed: Arc::default(),
+            commands: Arc::default(),
+            taken_over: CancellationToken::new(),
+        };
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(earlier) = lines.insert(node_id, line) {
-            earlier.target_changed.notify_one();
+        if let Some(earlier) = lines.insert(node_id, line.clone()) {
+            earlier.taken_over.cancel();
         }
-        SessionLine { target_changed, commands }
+        line
     }
 
-    /// Wakes whoever an act concerns and sends its signals. A signal whose node cannot be reached turns its answer into an
-    /// error: nothing keeps it for later.
-    pub fn announce(&self, acted: &mut Acted) {
+    /// Wakes whoever an act concerns.
+    pub fn announce(&self, acted: &Acted) {
         if acted.queue_changed {
             self.planner();
         }
         self.nodes(acted.nodes.iter().copied());
         self.ended(acted.ended.iter().copied());
+        self.commands(acted.commanded.iter().copied());
+    }
+
+    /// There are commands for these nodes.
+    pub fn commands(&self, ids: impl IntoIterator<Item = i64>) {
+        let elsewhere = self.commands_here(ids);
+        if !elsewhere.is_empty() {
+            self.outgoing.add(|news| news.commands.extend(elsewhere));
+        }
+    }
+
+    /// Tells the sessions of these nodes; those that have none here.
+    fn commands_here(&self, ids: impl IntoIterator<Item = i64>) -> Vec<i64> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        for order in acted.signals.drain(..) {
-            let act = CommandAct::Signal {
-                allocation_id: order.allocation_id,
-                signal: order.signal,
-                script_only: order.script_only,
-            };
-            let sent = lines.get(&order.node_id).is_some_and(|line| line.commands.try_send(act).is_ok());
-            if !sent && let Some(result) = acted.results.results.get_mut(order.result) {
-                result.outcome = ActOutcome::Error;
-                result.error = Some(
-                    ApiError::new(
-                        ErrorCode::Unavailable,
-                        "its node cannot be reached now; the signal was not sent",
-                    )
-                    .hint("try again when `binfo -N` shows the node connected"),
-                );
+        let mut elsewhere = Vec::new();
+        for id in ids {
+            match lines.get(&id) {
+                Some(line) => line.commands.notify_one(),
+                None => elsewhere.push(id),
             }
         }
+        elsewhere
     }
 
     /// These jobs, or tasks of them, ended.

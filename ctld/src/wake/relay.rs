@@ -27,8 +27,10 @@ pub(super) struct News {
     pub reservations: bool,
     pub holds: bool,
     pub modes: bool,
-    /// Nodes whose targets, or commands, changed.
+    /// Nodes whose targets changed.
     pub nodes: BTreeSet<i64>,
+    /// Nodes for which there are commands.
+    pub commands: BTreeSet<i64>,
     /// Jobs that ended.
     pub ended: BTreeSet<i64>,
     /// More nodes and jobs than the text has room for: everybody look.
@@ -62,7 +64,8 @@ impl News {
         if whole.len() <= TEXT_BYTES_MAX {
             return whole;
         }
-        text(&News { nodes: BTreeSet::new(), ended: BTreeSet::new(), more: true, ..self })
+        let none = BTreeSet::new;
+        text(&News { nodes: none(), commands: none(), ended: none(), more: true, ..self })
     }
 }
 
@@ -142,6 +145,7 @@ impl Wakes {
             self.every_node();
         }
         self.nodes_here(news.nodes);
+        self.commands_here(news.commands);
         self.ended_here(news.ended);
     }
 }

@@ -176,7 +176,9 @@ pub struct Keeper {
     commands: HashMap<String, Option<Option<String>>>,
     commands_order: VecDeque<String>,
     /// Seen and about to be carried out, with the id to answer under: none if its session has closed.
-    commands_waiting: HashMap<String, (Option<u64>, proto::session::CommandAct)>,
+    commands_waiting: HashMap<String, (Option<i64>, proto::session::CommandAct)>,
+    /// For a generation of the target that is not applied yet.
+    commands_early: Vec<proto::session::Command>,
     identities: HashMap<Asked, (Instant, Result<Identity, String>)>,
     identities_waiting: HashMap<Asked, BTreeSet<i64>>,
     /// Found at the start and in no journal: being ended, and not to be launched.
@@ -207,6 +209,7 @@ impl Keeper {
             commands_order: memory.commands.iter().map(|(key, _)| key.clone()).collect(),
             commands: memory.commands.into_iter().collect(),
             commands_waiting: HashMap::new(),
+            commands_early: Vec::new(),
             identities: HashMap::new(),
             identities_waiting: HashMap::new(),
             strangers: HashSet::new(),

@@ -24,6 +24,7 @@ impl Keeper {
                 self.session = Some(session);
                 self.wanted = None;
                 self.observed_generation = 0;
+                self.commands_early.clear();
                 self.commands_waiting.values_mut().for_each(|(id, _)| *id = None);
                 self.outbox.reopen();
             }
@@ -61,6 +62,9 @@ impl Keeper {
         self.observed_generation = target.generation;
         if let Some(wanted) = self.wanted.take() {
             self.converge(&wanted);
+        }
+        for command in std::mem::take(&mut self.commands_early) {
+            self.take_command(command);
         }
     }
 
@@ -203,11 +207,19 @@ impl Keeper {
 
     /// A command is carried out at most once: it is in the journal before, and a second one is answered from memory.
     fn take_command(&mut self, command: Command) {
-        let Command { id, idempotency_key: key, act } = command;
+        if command.min_generation > self.observed_generation {
+            // What it is about may not be here yet.
+            return self.commands_early.push(command);
+        }
+        let Command { id, idempotency_key: key, act, retry_safe, .. } = command;
         match self.commands.get(&key) {
             Some(Some(error)) => self.say(NodeMessage::CommandResult { id, error: error.clone() }),
             Some(None) if self.commands_waiting.contains_key(&key) => {
                 self.commands_waiting.insert(key, (Some(id), act));
+            }
+            Some(None) if retry_safe => {
+                self.commands_waiting.insert(key.clone(), (Some(id), act));
+                self.journal.see_command(key);
             }
             Some(None) => {
                 let error =

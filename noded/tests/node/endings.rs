@@ -2,7 +2,7 @@
 
 use crate::site::Site;
 use proto::api::WarnSignal;
-use proto::session::EndCause;
+use proto::session::{Command, CommandAct, EndCause};
 
 #[tokio::test]
 async fn exit_statuses_and_signals_are_two_things() {
@@ -165,6 +165,28 @@ async fn a_command_signals_the_script_or_everything_and_once_per_key() {
     );
     site.ctld.stop(id, 0);
     assert_eq!(site.ctld.ended(id).await.cause, EndCause::Stopped);
+}
+
+#[tokio::test]
+async fn a_command_waits_for_the_generation_of_the_target_that_it_needs() {
+    let mut site = Site::new().await;
+    let job = site.job("trap 'echo usr1 >> got' USR1; echo ready > ready; while :; do sleep 0.02; done");
+    let id = job.allocation_id;
+    site.ctld.run(vec![job]);
+    site.file(&site.path("alice/ready")).await;
+    let next = site.ctld.generation() + 1;
+    let act = CommandAct::Signal { allocation_id: id, signal: libc::SIGUSR1, script_only: true };
+    let early =
+        Command { id: 1, idempotency_key: "early".into(), min_generation: next, retry_safe: false, act };
+    site.ctld.send(early);
+    // Sent later and answered: the first was read before, and waits.
+    assert!(site.ctld.signal(2, "later", 999, libc::SIGUSR1, true).await.is_some());
+    assert!(site.ctld.book(|b| !b.answers.contains_key(&1)), "its generation is not applied yet");
+    site.ctld.limit(id, Some(3600), 1);
+    assert_eq!(site.ctld.answer(1).await, None);
+    assert_eq!(site.file(&site.path("alice/got")).await, "usr1\n");
+    site.ctld.stop(id, 0);
+    site.ctld.ended(id).await;
 }
 
 fn site_text(site: &Site, name: &str) -> String {

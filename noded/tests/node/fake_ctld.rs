@@ -21,7 +21,7 @@ pub struct Book {
     pub started_times: HashMap<i64, u32>,
     pub completing: BTreeSet<i64>,
     pub ended: BTreeMap<i64, Vec<Ended>>,
-    pub answers: HashMap<u64, Option<String>>,
+    pub answers: HashMap<i64, Option<String>>,
     pub observed: u64,
     /// Reports are recorded but not acknowledged.
     pub deaf: bool,
@@ -191,18 +191,33 @@ impl FakeCtld {
     /// Sends a command and waits for its answer.
     pub async fn signal(
         &self,
-        command: u64,
+        command: i64,
         key: &str,
         allocation_id: i64,
         signal: i32,
         script_only: bool,
     ) -> Option<String> {
         let act = CommandAct::Signal { allocation_id, signal, script_only };
+        let idempotency_key = key.to_owned();
+        self.send(Command { id: command, idempotency_key, min_generation: 0, retry_safe: false, act });
+        self.answer(command).await
+    }
+
+    /// The last generation of the target that was sent.
+    pub fn generation(&self) -> u64 {
+        self.book(|b| b.generation)
+    }
+
+    /// Sends a command.
+    pub fn send(&self, command: Command) {
         self.book(|b| {
-            b.answers.remove(&command);
-            let command = Command { id: command, idempotency_key: key.to_owned(), act };
+            b.answers.remove(&command.id);
             b.session.as_ref().expect("a session").send(ControllerMessage::Command(command)).unwrap();
         });
+    }
+
+    /// Waits for the answer to a command.
+    pub async fn answer(&self, command: i64) -> Option<String> {
         self.until("the command is answered", |b| b.answers.get(&command).cloned()).await
     }
 

@@ -23,6 +23,7 @@ const PATHS: &[(&str, &str)] = &[
     ("post", "/v1/jobs/requeue"),
     ("get", "/v1/nodes"),
     ("get", "/v1/nodes/{name}"),
+    ("post", "/v1/nodes/{name}/lost"),
     ("get", "/v1/holds"),
     ("post", "/v1/holds"),
     ("post", "/v1/holds/preview"),

@@ -134,7 +134,8 @@ async fn a_gateway_that_comes_back_to_its_node_has_it_again(db: PgPool) {
     let (session, _, job_id) = one_busy_node(&db).await;
     assert_eq!(pass_looking(&db, 200, &["b"]).await.unreachable, ["n1"]);
     gateway(&db, "a").await;
-    let owned = record_seen(&db, "a", &[Heard { session, age_s: 1.0 }]).await.unwrap();
+    let owned =
+        record_seen(&db, "a", &[Heard { session, age_s: 1.0, observed_generation: 0 }]).await.unwrap();
     assert!(owned.contains(&session.node_id));
     assert_eq!(pass_looking(&db, 5, &["a", "b"]).await.reachable, ["n1"]);
     let node = n1(&db).await;
@@ -147,11 +148,11 @@ async fn a_gateway_that_comes_back_to_its_node_has_it_again(db: PgPool) {
 async fn liveness_is_an_age_and_never_goes_back(db: PgPool) {
     let (session, _, _) = one_busy_node(&db).await;
     pass(&db, 10).await;
-    record_seen(&db, "a", &[Heard { session, age_s: 3.0 }]).await.unwrap();
+    record_seen(&db, "a", &[Heard { session, age_s: 3.0, observed_generation: 0 }]).await.unwrap();
     assert_eq!(n1(&db).await.last_seen_s, Some(3.0));
-    record_seen(&db, "a", &[Heard { session, age_s: 9.0 }]).await.unwrap();
+    record_seen(&db, "a", &[Heard { session, age_s: 9.0, observed_generation: 0 }]).await.unwrap();
     assert_eq!(n1(&db).await.last_seen_s, Some(3.0), "an older sign of life does not undo a newer one");
-    record_seen(&db, "a", &[Heard { session, age_s: 0.0 }]).await.unwrap();
+    record_seen(&db, "a", &[Heard { session, age_s: 0.0, observed_generation: 0 }]).await.unwrap();
     assert_eq!(n1(&db).await.last_seen_s, Some(0.0));
 }
 

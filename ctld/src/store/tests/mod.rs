@@ -4,6 +4,7 @@
 mod attacks;
 mod auditing;
 mod away;
+mod commanding;
 mod giving;
 mod holding;
 mod leasing;

@@ -14,7 +14,7 @@ async fn nothing_an_older_session_says_counts(db: PgPool) {
     let owner = node(&db, "n1", 8, 0).await;
     let recorded = report(&db, vec![started(zombie, allocation), exited(zombie, allocation, 0)]).await;
     assert_eq!((recorded.applied, recorded.superseded), (0, vec![(zombie.node_id, zombie.epoch)]));
-    let heard = Heard { session: zombie, age_s: 0.0 };
+    let heard = Heard { session: zombie, age_s: 0.0, observed_generation: 0 };
     assert!(record_seen(&db, "zombie", &[heard]).await.unwrap().is_empty());
     close_session(&db, zombie, Absence::SessionClosed).await.unwrap();
     let connection: String = sqlx::query_scalar("SELECT connection FROM nodes").fetch_one(&db).await.unwrap();

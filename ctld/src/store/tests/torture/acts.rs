@@ -199,7 +199,7 @@ async fn zombie(world: &World, rng: &mut StdRng) -> Done {
     let facts = some_facts(session, &live_on(db, session).await?, rng);
     let recorded = record(db, &facts).await?;
     assert_eq!(recorded.applied, 0, "an older session's facts counted");
-    let heard = Heard { session, age_s: 0.0 };
+    let heard = Heard { session, age_s: 0.0, observed_generation: 0 };
     assert!(record_seen(db, "zombie", &[heard]).await?.is_empty(), "an older session kept its node alive");
     close_session(db, session, Absence::SessionClosed).await?;
     Ok(format!("{} facts left out", facts.len()))
