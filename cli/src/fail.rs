@@ -47,6 +47,15 @@ impl Fail {
         self
     }
 
+    /// The same message, followed by what was tried before (`; /a.sock: gave no answer`).
+    pub fn after(mut self, before: &str) -> Fail {
+        if !before.is_empty() {
+            self.error.message =
+                format!("{} (before that{})", self.error.message, before.replacen(';', "", 1));
+        }
+        self
+    }
+
     /// The exit code, the same for every command.
     pub fn exit_code(&self) -> u8 {
         self.error.code.exit_code()

@@ -3,6 +3,7 @@
 //! Read once at start. An unknown key is refused and the nearest known one named, since a misspelt limit that is ignored would be found out by the
 //! wrong people. Every error names the file, and the line where there is one.
 
+use crate::address::{ADDRESS_DEFAULT, Address, Addresses};
 use crate::gpus::{self, DeclarationError};
 use proto::session::{GpuFacts, Inventory};
 use serde::Deserialize;
@@ -36,8 +37,8 @@ pub struct Config {
     pub node: String,
     /// The pool it joins.
     pub pool: String,
-    /// The controller's socket.
-    pub controller: PathBuf,
+    /// The controllers, in the order in which they are tried: one at least.
+    pub controllers: Vec<Address>,
     /// Where journal, attempts and scripts lie.
     pub state_dir: PathBuf,
     /// The control group under which everything of noded's stands, in each hierarchy.
@@ -68,7 +69,7 @@ pub enum RootJobs {
 struct File {
     node: Option<String>,
     pool: Option<String>,
-    controller: Option<String>,
+    controller: Option<Addresses>,
     state_dir: Option<PathBuf>,
     cgroup_base: Option<String>,
     cpus: Option<u32>,
@@ -141,8 +142,8 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     check_name(&node).map_err(|m| value("node", m))?;
     let pool = file.pool.unwrap_or_else(|| "main".to_owned());
     check_name(&pool).map_err(|m| value("pool", m))?;
-    let controller = file.controller.unwrap_or_else(|| "unix:///run/better-compute/ctld.sock".to_owned());
-    let controller = controller_socket(&controller).map_err(|m| value("controller", m))?;
+    let controllers = file.controller.unwrap_or_else(|| Addresses::One(ADDRESS_DEFAULT.to_owned()));
+    let controllers = controllers.read().map_err(|m| value("controller", m))?;
     let state_dir = file.state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/better-compute/noded"));
     if !state_dir.is_absolute() {
         return Err(value("state_dir", format!("\"{}\" is not an absolute path", state_dir.display())));
@@ -194,7 +195,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     }
     let inventory = Inventory { cpus, mem_mib, disk_mib, gpus };
     let root_jobs = file.root_jobs.unwrap_or_default();
-    Ok(Config { node, pool, controller, state_dir, cgroup_base, inventory, root_jobs, pids_max, log })
+    Ok(Config { node, pool, controllers, state_dir, cgroup_base, inventory, root_jobs, pids_max, log })
 }
 
 fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
@@ -239,15 +240,6 @@ fn check_group(base: &str) -> Result<(), String> {
         false => Err(format!(
             "\"{base}\" is no control group: expected a name, or names joined by \"/\", relative to each hierarchy's root"
         )),
-    }
-}
-
-fn controller_socket(text: &str) -> Result<PathBuf, String> {
-    match text.split_once("://") {
-        Some(("unix", path)) if path.starts_with('/') => Ok(PathBuf::from(path)),
-        Some(("unix", path)) => Err(format!("\"{path}\" is not an absolute path: expected unix:///PATH")),
-        Some((scheme, _)) => Err(format!("scheme \"{scheme}\" is not supported: expected unix:///PATH")),
-        None => Err(format!("\"{text}\" is no address: expected unix:///PATH")),
     }
 }
 
@@ -317,7 +309,7 @@ mod tests {
     fn an_empty_file_gives_the_machine_and_the_defaults() {
         let config = read("").unwrap();
         assert_eq!(config.pool, "main");
-        assert_eq!(config.controller, Path::new("/run/better-compute/ctld.sock"));
+        assert_eq!(config.controllers, [Address::Unix("/run/better-compute/ctld.sock".into())]);
         assert_eq!(config.root_jobs, RootJobs::Refuse);
         assert_eq!((config.pids_max, config.inventory.gpus.len()), (32768, 0));
         assert!(config.inventory.cpus >= 1 && config.inventory.mem_mib > 64);
@@ -336,6 +328,8 @@ mod tests {
         assert_eq!((config.inventory.cpus, config.inventory.mem_mib), (64, 65536));
         assert_eq!(config.inventory.gpus.len(), 2);
         assert_eq!((config.root_jobs, config.pids_max, config.log.as_str()), (RootJobs::Allow, 100, "debug"));
+        let both = read("controller = [\"unix:///a,b\", \"unix:///c\"]").unwrap().controllers;
+        assert_eq!(both, [Address::Unix("/a,b".into()), Address::Unix("/c".into())]);
         assert_eq!(read("mem = 512").unwrap().inventory.mem_mib, 512);
         assert_eq!(read("disk = \"100G\"\nscratch = \"/nonesuch\"").unwrap().inventory.disk_mib, 102_400);
         assert_eq!(read("disk = 0").unwrap().inventory.disk_mib, 0, "a node may give none");
@@ -356,6 +350,9 @@ mod tests {
         for (text, said) in [
             ("controller = \"https://c:1\"", "scheme \"https\" is not supported"),
             ("controller = \"/run/x\"", "\"/run/x\" is no address"),
+            ("controller = []", "controller: 0 addresses: expected 1 to 16"),
+            ("controller = [\"unix:///a\", \"b\"]", "\"b\" is no address"),
+            ("controller = 3", "expected an address, or a list of addresses"),
             ("node = \"a b\"", "\"a b\" is no name"),
             ("node = \"../x\"", "\"../x\" is no name"),
             ("cpus = 0", "cpus: 0 is not"),

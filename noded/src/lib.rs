@@ -6,6 +6,7 @@
 //! user, enforces the time limit, reaps, and writes down the end. Once it holds its attempt's lock it depends on
 //! neither of the others. What they share lies in files under the state directory: `attempt` says which.
 
+pub mod address;
 pub mod attempt;
 pub mod cgroup;
 pub mod clock;

@@ -84,7 +84,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let keeper = Keeper::recover(tools, memory);
     let session =
-        tokio::spawn(session::keep(config.controller.clone(), hello, tell(&inputs, Input::Session)));
+        tokio::spawn(session::keep(config.controllers.clone(), hello, tell(&inputs, Input::Session)));
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tracing::info!(node.name = config.node, mode = setup.layout.mode.name(), "noded is ready");

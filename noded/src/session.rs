@@ -1,11 +1,12 @@
-//! The one session with the controller: a WebSocket over its socket, kept for ever.
+//! The one session with a controller: a WebSocket over its socket, kept for ever.
 //!
 //! Owns connecting, greeting, framing and noticing a dead peer; it does not know what the messages mean. Whoever uses it is told of each
-//! opening with the way to send, of each message, and of each closing. A controller that is away is tried again and again, quickly at first.
+//! opening with the way to send, of each message, and of each closing. Controllers are tried in turn, again and again, quickly at first: the
+//! next when one is away, refuses, or ends the session.
 
+use crate::address::Address;
 use futures_util::{SinkExt, StreamExt};
 use proto::session::{ControllerMessage, FRAME_BYTES_MAX, Hello, NodeMessage};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -37,8 +38,8 @@ pub enum SessionEvent {
 
 #[derive(Debug, thiserror::Error)]
 enum SessionError {
-    #[error("the controller's socket {}: {}", path.display(), crate::sys::io_text(source))]
-    Connect { path: PathBuf, source: std::io::Error },
+    #[error("the controller's socket {address}: {}", crate::sys::io_text(source))]
+    Connect { address: Address, source: std::io::Error },
     #[error("the session with the controller: {0}")]
     WebSocket(#[from] tungstenite::Error),
     #[error("the controller sent what is no message: {0}")]
@@ -51,25 +52,32 @@ enum SessionError {
     Refused(String),
 }
 
-/// Keeps a session open. Never returns.
-pub async fn keep(socket: PathBuf, hello: Hello, tell: impl Fn(SessionEvent)) {
+/// Keeps a session open with one of the controllers. Never returns.
+pub async fn keep(controllers: Vec<Address>, hello: Hello, tell: impl Fn(SessionEvent)) {
+    let mut said = vec![String::new(); controllers.len()];
     let mut backoff = RECONNECT_MIN;
-    let mut said = String::new();
     loop {
-        let (opened, error) = once(&socket, &hello, &tell).await;
-        if opened {
-            backoff = RECONNECT_MIN;
+        // A round: each controller once, or up to the one whose session was open.
+        let mut refused = 0;
+        for (address, said) in controllers.iter().zip(&mut said) {
+            let (opened, error) = once(address, &hello, &tell).await;
+            // The same trouble at each attempt is worth one line.
+            let text = error.to_string();
+            if opened {
+                (backoff, *said) = (RECONNECT_MIN, String::new());
+            }
+            if text != *said {
+                tracing::warn!("{text}; trying again");
+                *said = text;
+            }
+            if opened {
+                said.clear();
+            }
+            refused += usize::from(matches!(error, SessionError::Refused(_)));
+            // Not at once: a controller that stopped leaves all its nodes without a session in the same moment.
+            sleep(RECONNECT_MIN.mul_f64(rand::random_range(0.0..1.0))).await;
         }
-        // The same trouble at each attempt is worth one line.
-        let text = error.to_string();
-        if text != said {
-            tracing::warn!("{text}; trying again");
-            said = text;
-        }
-        if opened {
-            said.clear();
-        }
-        if let SessionError::Refused(_) = error {
+        if refused == controllers.len() {
             sleep(REFUSED_WAIT).await;
             continue;
         }
@@ -79,8 +87,8 @@ pub async fn keep(socket: PathBuf, hello: Hello, tell: impl Fn(SessionEvent)) {
 }
 
 /// One session. Whether it was opened, and how it ended.
-async fn once(socket: &Path, hello: &Hello, tell: &impl Fn(SessionEvent)) -> (bool, SessionError) {
-    let mut stream = match timeout(GREETING_MAX, greet(socket, hello)).await {
+async fn once(address: &Address, hello: &Hello, tell: &impl Fn(SessionEvent)) -> (bool, SessionError) {
+    let mut stream = match timeout(GREETING_MAX, greet(address, hello)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return (false, error),
         Err(_) => return (false, SessionError::Silent(GREETING_MAX)),
@@ -96,8 +104,9 @@ async fn once(socket: &Path, hello: &Hello, tell: &impl Fn(SessionEvent)) -> (bo
     (true, error)
 }
 
-async fn greet(socket: &Path, hello: &Hello) -> Result<WebSocketStream<UnixStream>, SessionError> {
-    let connect = |source| SessionError::Connect { path: socket.to_owned(), source };
+async fn greet(address: &Address, hello: &Hello) -> Result<WebSocketStream<UnixStream>, SessionError> {
+    let connect = |source| SessionError::Connect { address: address.clone(), source };
+    let Address::Unix(socket) = address;
     let stream = UnixStream::connect(socket).await.map_err(connect)?;
     let config = WebSocketConfig::default()
         .max_message_size(Some(FRAME_BYTES_MAX))

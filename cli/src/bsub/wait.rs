@@ -56,6 +56,7 @@ pub async fn wait(client: &mut Client, id: i64, quiet: bool) -> Result<u8, Fail>
             return Err(Fail::new(ErrorCode::Unavailable, message)
                 .hint(format!("the job goes on: `bq {id}` shows it")));
         }
+        client.turn_to_another();
         tokio::time::sleep(retry::jittered(pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }

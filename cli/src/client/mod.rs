@@ -1,10 +1,12 @@
 //! Speaks to the controller: HTTP/1.1 over its unix socket, one connection kept for several requests.
 //!
 //! A request either never left ([`Trouble::Unreachable`]), or may have been carried out though no answer came
-//! ([`Trouble::Lost`]): whoever sends something that must not happen twice has to tell these apart. A controller that is just
-//! being restarted refuses connections for a moment, so connecting is tried again for a short while; anything more is for
-//! the caller ([`retry`]). No reqwest: building it costs more than a whole request.
+//! ([`Trouble::Lost`]): whoever sends something that must not happen twice has to tell these apart. Of several controllers the
+//! next is tried where one cannot be reached ([`connect`]), and for a question, which changes nothing, also where one gives no
+//! answer or cannot now; what changes something goes to another only under its key ([`retry`]). No reqwest: building it costs
+//! more than a whole request.
 
+mod connect;
 pub mod retry;
 pub mod server;
 
@@ -12,27 +14,27 @@ use crate::fail::Fail;
 use crate::text::os_error;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use proto::error::ErrorBody;
 use proto::{ApiError, ErrorCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::ErrorKind;
-use std::time::{Duration, Instant};
-use tokio::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
 
-pub use server::Server;
+pub use server::Servers;
 
 /// How long one request may take from connecting to its whole answer.
 pub const DEADLINE: Duration = Duration::from_secs(30);
-/// How long a refused connection is tried again: a controller that is restarted is back within it.
-const CONNECT_RETRY: Duration = Duration::from_secs(3);
+/// How long a controller may take to answer a question when there is another to ask: one that is stopped still takes connections.
+const ANOTHER_WITHIN: Duration = Duration::from_secs(10);
 
-/// A connection to the controller, opened when first used.
+/// A connection to a controller, opened when first used.
 pub struct Client {
-    server: Server,
+    servers: Servers,
+    /// Which of the controllers is asked: the first that could be reached, until it fails.
+    at: usize,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -51,18 +53,20 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// Nothing was sent.
-    #[error("cannot reach the controller at {server}: {cause}")]
+    #[error("cannot reach {} at {servers}: {cause}", if servers.sockets.len() == 1 { "the controller" } else { "any controller" })]
     Unreachable {
         /// Where it was looked for.
-        server: Server,
-        /// The system's error.
+        servers: Servers,
+        /// The system's error; of several controllers each one's.
         cause: String,
     },
     /// The request may have been sent, and no whole answer came.
-    #[error("the controller at {server} gave no answer: {cause}")]
+    #[error("the controller at {} (from {source_name}) gave no answer: {cause}", socket.display())]
     Lost {
         /// Where it is.
-        server: Server,
+        socket: PathBuf,
+        /// Where that was found.
+        source_name: String,
         /// What happened.
         cause: String,
     },
@@ -87,13 +91,49 @@ impl Client {
     }
 
     /// A client of this controller.
-    pub fn new(server: Server) -> Client {
-        Client { server, sender: None }
+    pub fn new(servers: Servers) -> Client {
+        Client { servers, at: 0, sender: None }
     }
 
-    /// Asks for something, and gives its body as it came.
+    /// Asks for something, and gives its body as it came. A question changes nothing: each controller is asked it once, until
+    /// one answers.
     pub async fn get(&mut self, path: &str) -> Result<Bytes, Fail> {
-        self.send(Method::GET, path, None, DEADLINE).await?.success()
+        let mut others = self.servers.sockets.len() - 1;
+        let mut before = String::new();
+        loop {
+            let within = if others == 0 { DEADLINE } else { ANOTHER_WITHIN };
+            let fail = match self.send(Method::GET, path, None, within).await {
+                Ok(answer) if answer.status == StatusCode::SERVICE_UNAVAILABLE => Fail::from(answer.error()),
+                Ok(answer) => return answer.success(),
+                // Every controller has been tried.
+                Err(trouble @ Trouble::Unreachable { .. }) => return Err(trouble.into()),
+                Err(trouble) => Fail::from(trouble),
+            };
+            if others == 0 {
+                return Err(fail.after(&before));
+            }
+            before += &format!("; {}: {}", self.socket().display(), fail.error.message);
+            others -= 1;
+            self.turn_to_another();
+        }
+    }
+
+    /// Asks the next controller from now on, where there is another.
+    pub fn turn_to_another(&mut self) {
+        if self.servers.sockets.len() > 1 {
+            self.at = (self.at + 1) % self.servers.sockets.len();
+            self.sender = None;
+        }
+    }
+
+    /// How many controllers there are.
+    pub fn controllers(&self) -> usize {
+        self.servers.sockets.len()
+    }
+
+    /// The socket of the one that is asked.
+    fn socket(&self) -> &PathBuf {
+        &self.servers.sockets[self.at]
     }
 
     /// Asks for something, and reads it.
@@ -101,9 +141,14 @@ impl Client {
         decode(&self.get(path).await?)
     }
 
-    /// Posts a body, and gives the answer's as it came.
+    /// Posts a body without a key, once, and gives the answer's as it came. With no answer nobody knows whether it was done.
     pub async fn post(&mut self, path: &str, body: &impl Serialize) -> Result<Bytes, Fail> {
-        self.send(Method::POST, path, Some(encode(body)?), DEADLINE).await?.success()
+        match self.send(Method::POST, path, Some(encode(body)?), DEADLINE).await {
+            Ok(answer) => answer.success(),
+            Err(trouble @ Trouble::Unreachable { .. }) => Err(trouble.into()),
+            Err(trouble) => Err(Fail::new(ErrorCode::OutcomeUnknown, format!("outcome unknown: {trouble}"))
+                .hint("it may have been carried out: look before you ask again")),
+        }
     }
 
     /// Sends one request and takes its whole answer, within the deadline.
@@ -119,8 +164,12 @@ impl Client {
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
-        let lost = |cause: String| Trouble::Lost { server: self.server.clone(), cause };
-        let request = request.body(Full::new(body.unwrap_or_default())).map_err(|e| lost(e.to_string()))?;
+        let (socket, source_name) = (self.socket().clone(), self.servers.source.clone());
+        let lost = move |cause| Trouble::Lost { socket, source_name, cause };
+        let request = match request.body(Full::new(body.unwrap_or_default())) {
+            Ok(request) => request,
+            Err(error) => return Err(lost(error.to_string())),
+        };
         let answer = async {
             let answer = sender.send_request(request).await?;
             let retry_after = answer
@@ -138,40 +187,6 @@ impl Client {
         };
         self.sender = Some(sender);
         Ok(answer)
-    }
-
-    /// The kept connection, or a new one.
-    async fn connect(&mut self) -> Result<SendRequest<Full<Bytes>>, Trouble> {
-        if let Some(mut sender) = self.sender.take()
-            && sender.ready().await.is_ok()
-        {
-            return Ok(sender);
-        }
-        let started = Instant::now();
-        let mut pause = Duration::from_millis(10);
-        let stream = loop {
-            match UnixStream::connect(&self.server.socket).await {
-                Ok(stream) => break stream,
-                // Refused: nobody listens just now. Would block: more clients than the socket's queue holds.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock)
-                        && started.elapsed() < CONNECT_RETRY =>
-                {
-                    tokio::time::sleep(retry::jittered(pause)).await;
-                    pause = (pause * 2).min(Duration::from_millis(300));
-                }
-                Err(error) => {
-                    let cause = os_error(&error);
-                    return Err(Trouble::Unreachable { server: self.server.clone(), cause });
-                }
-            }
-        };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| Trouble::Unreachable { server: self.server.clone(), cause: cause_of(&e) })?;
-        // It ends with the connection; an error of it also comes out of the request.
-        tokio::spawn(connection);
-        Ok(sender)
     }
 }
 

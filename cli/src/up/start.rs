@@ -5,7 +5,7 @@ use super::daemon::{Daemon, program};
 use super::place::Place;
 use super::progress::Progress;
 use super::record::{Record, Wanted};
-use crate::client::{Client, Server};
+use crate::client::{Client, Servers};
 use crate::fail::{self, Fail};
 use proto::ErrorCode;
 use proto::api::{Connection, Health, NodeList};
@@ -80,7 +80,7 @@ pub(super) async fn start(place: &Place, wanted: Wanted) -> Result<Started, Fail
 
 /// A client of this cluster's controller, whatever the environment says.
 pub(super) fn client(place: &Place) -> Client {
-    Client::new(Server { socket: place.socket(), source: "bctl up".to_owned() })
+    Client::new(Servers::one(place.socket(), "bctl up"))
 }
 
 /// The daemons of this cluster that run.

@@ -31,6 +31,13 @@ pub struct Book {
     session: Option<mpsc::UnboundedSender<ControllerMessage>>,
 }
 
+impl Book {
+    /// Closes the session that is open.
+    pub fn end_session(&mut self) {
+        self.session = None;
+    }
+}
+
 #[derive(Clone)]
 pub struct FakeCtld {
     book: Arc<Mutex<Book>>,

@@ -1,7 +1,9 @@
 //! The session: what is sent again, what is forgotten, what a whole target does.
 
+use crate::fake_ctld::FakeCtld;
 use crate::site::Site;
-use proto::session::{EndCause, PROTOCOL};
+use noded::address::Address;
+use proto::session::{EndCause, Hello, Inventory, PROTOCOL};
 
 #[tokio::test]
 async fn the_node_says_who_it_is_and_what_it_has() {
@@ -128,4 +130,33 @@ async fn the_command_line_says_what_is_wrong_with_a_configuration() {
     std::fs::write(&config, "").unwrap();
     assert_eq!(run(&["--config", shown, "--check-config"]), (Some(0), String::new()));
     assert!(run(&["--version"]).1.starts_with("noded "));
+}
+
+#[tokio::test]
+async fn of_several_controllers_the_next_is_turned_to_when_one_is_away_ends_the_session_or_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let sockets = ["none", "a", "b"].map(|name| dir.path().join(name));
+    let (a, b) = (FakeCtld::start(&sockets[1]), FakeCtld::start(&sockets[2]));
+    let hello = Hello {
+        protocol: PROTOCOL,
+        node: "n1".to_owned(),
+        pool: "main".to_owned(),
+        version: String::new(),
+        boot_id: String::new(),
+        journal_id: String::new(),
+        cgroup_mode: String::new(),
+        inventory: Inventory { cpus: 1, mem_mib: 64, disk_mib: 0, gpus: Vec::new() },
+    };
+    let keeping = tokio::spawn(noded::session::keep(sockets.map(Address::Unix).to_vec(), hello, |_| {}));
+    a.until("the first that is there has the session", |b| (b.hellos.len() == 1).then_some(())).await;
+    assert_eq!(b.book(|b| b.hellos.len()), 0);
+    a.book(|b| {
+        b.refuse = Some("it is stopping".to_owned());
+        b.end_session();
+    });
+    b.until("the next has it", |b| (b.hellos.len() == 1).then_some(())).await;
+    b.book(|b| b.end_session());
+    b.until("it comes back to the one that takes it", |b| (b.hellos.len() == 2).then_some(())).await;
+    assert_eq!(a.book(|b| b.hellos.len()), 2, "asked on the way, and refused");
+    keeping.abort();
 }
