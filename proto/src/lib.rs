@@ -9,6 +9,7 @@ pub mod atom;
 pub mod datetime;
 pub mod duration;
 pub mod error;
+pub mod event;
 pub mod gpu_mode;
 pub mod gpu_share;
 pub mod gres;
@@ -26,6 +27,7 @@ pub mod state;
 
 pub use atom::{Atom, GpuAtom, Slot};
 pub use error::{ApiError, ErrorCode};
+pub use event::{Cursor, Event};
 pub use gpu_mode::GpuMode;
 pub use hold_kind::HoldKind;
 pub use id::{JobRef, TaskId};

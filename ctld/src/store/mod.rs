@@ -9,6 +9,7 @@ pub mod act;
 pub mod audit;
 mod books;
 pub mod commands;
+pub mod events;
 pub mod extend;
 pub mod facts;
 pub mod holds;

@@ -5,6 +5,7 @@ mod attacks;
 mod auditing;
 mod away;
 mod commanding;
+mod events;
 mod giving;
 mod holding;
 mod leasing;
