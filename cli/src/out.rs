@@ -8,13 +8,17 @@ use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Writes all of it to stdout.
 pub fn write(bytes: &[u8]) -> Result<(), Fail> {
+    write_while_read(bytes).map(|_| ())
+}
+
+/// The same; whether there is still somebody who reads. What goes on for ever ends when there is nobody.
+pub fn write_while_read(bytes: &[u8]) -> Result<bool, Fail> {
     let stdout = std::io::stdout();
     let mut stdout = stdout.lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Fail::here(format!("cannot write the output: {}", crate::text::os_error(&error))))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Fail::here(format!("cannot write the output: {}", crate::text::os_error(&error)))),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::embedded::Embedded;
+use crate::events::Events;
 use crate::gather::{Facts, Positions, Seen, Submissions};
 use crate::leases::Leases;
 use crate::membership::Membership;
@@ -38,6 +39,8 @@ pub struct App {
     pub positions: Positions,
     /// Who wakes whom.
     pub wakes: Arc<Wakes>,
+    /// What is told to those who listen.
+    pub events: Arc<Events>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Cancelled when the controller stops.
@@ -60,6 +63,7 @@ impl App {
             clock: Arc::default(),
             leases: Arc::new(Leases::new(owner, metrics.clone())),
             membership: Arc::default(),
+            events: Arc::default(),
             wakes,
             metrics,
             stopping: CancellationToken::new(),

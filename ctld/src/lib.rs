@@ -9,6 +9,7 @@ pub mod app;
 pub mod clock;
 pub mod config;
 pub mod embedded;
+pub mod events;
 pub mod gather;
 pub mod leases;
 pub mod membership;

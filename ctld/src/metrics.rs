@@ -15,6 +15,7 @@
 //! | `node_sessions` | | node sessions open in this process |
 //! | `api_connections` | | API connections open |
 //! | `api_requests_total`, `api_request_seconds` | `path`, `status` / `path` | requests answered; how long each took |
+//! | `event_streams` | | streams of events open |
 //! | `database_up` | | whether the last look at the database succeeded |
 //! | `jobs`, `tasks_pending` | `state` / | live jobs by state; tasks not yet placed |
 //! | `leases_held`, `fenced_total` | `kind`: `gateway`, `pool`, `singleton` | leases of this controller; acts that the fence refused, since the lease was another's |
@@ -98,6 +99,7 @@ pub struct Metrics {
     reports: Family<ByEvent, Counter>,
     node_sessions: Gauge,
     api_connections: Gauge,
+    event_streams: Gauge,
     api_requests: Family<ByPathAndStatus, Counter>,
     api_request_seconds: Family<ByPath, Histogram, fn() -> Histogram>,
     leases_held: Family<ByKind, Gauge>,
@@ -144,6 +146,7 @@ impl Default for Metrics {
             reports: Family::default(),
             node_sessions: Gauge::default(),
             api_connections: Gauge::default(),
+            event_streams: Gauge::default(),
             api_requests: Family::default(),
             api_request_seconds: Family::new_with_constructor(seconds),
             leases_held: Family::default(),
@@ -168,6 +171,7 @@ impl Default for Metrics {
         all.register("reports", "Events nodes reported", metrics.reports.clone());
         all.register("node_sessions", "Node sessions open in this process", metrics.node_sessions.clone());
         all.register("api_connections", "API connections open", metrics.api_connections.clone());
+        all.register("event_streams", "Streams of events open", metrics.event_streams.clone());
         all.register("api_requests", "Requests answered", metrics.api_requests.clone());
         all.register("api_request_seconds", "Time to answer a request", metrics.api_request_seconds.clone());
         all.register("leases_held", "Leases of this controller", metrics.leases_held.clone());
@@ -247,6 +251,12 @@ impl Metrics {
     #[must_use = "the connection counts as open only while this lives"]
     pub fn connection_open(&self) -> Open {
         Open::new(&self.api_connections)
+    }
+
+    /// A stream of events is open for as long as the answer lives.
+    #[must_use = "the stream counts as open only while this lives"]
+    pub fn stream_open(&self) -> Open {
+        Open::new(&self.event_streams)
     }
 
     /// A request was answered. `path` is the route's pattern, never what was asked for: labels must not grow with use.

@@ -5,7 +5,7 @@ use crate::config::{Config, Database};
 use crate::embedded::{self, Embedded};
 use crate::store::leases::Owner;
 use crate::store::{self, StoreError, pools::DeclaredPool};
-use crate::{api, leases, reconcile, wake};
+use crate::{api, events, leases, reconcile, wake};
 use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
 use sqlx::PgPool;
@@ -51,6 +51,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tasks.spawn(reconcile::audit::run(app.clone()));
     tasks.spawn(reconcile::holds::run(app.clone()));
     tasks.spawn(reconcile::liveness::run(app.clone()));
+    tasks.spawn(events::run(app.clone()));
     tasks.spawn(leases::keep(app.clone()));
     tasks.spawn(wake::relay(app.clone()));
     tasks.spawn(wake::listen(app.clone()));

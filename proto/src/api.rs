@@ -27,6 +27,7 @@
 //! | `POST /v1/tenants/{name}/users` | [`TenantUsersRequest`] → [`TenantList`] |
 //! | `GET /v1/quotas`, `GET /v1/tenants/{name}/quota` | → [`QuotaList`] |
 //! | `POST /v1/tenants/{name}/quota` | [`QuotaRequest`] → [`QuotaList`] |
+//! | `GET /v1/events?after=&type=&job=&follow=` | → a stream of [`crate::Event`]s, see [`crate::event`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
 //! | `GET /v1/node-session` | WebSocket for `noded`, see [`crate::session`] |

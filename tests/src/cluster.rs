@@ -360,10 +360,20 @@ impl Cluster {
     /// Runs a shell script of the user's with the commands in its PATH.
     #[track_caller]
     pub fn shell(&self, user: &User, script: &str) -> Ran {
+        commands::run(self.bash(user).args(["-c", script]), b"")
+    }
+
+    /// Starts one, to be ended with a signal.
+    #[track_caller]
+    pub fn start_shell(&self, user: &User, script: &str) -> commands::Running {
+        commands::Running::start(self.bash(user).args(["-c", script]), b"")
+    }
+
+    fn bash(&self, user: &User) -> Command {
         let mut command = commands::command(user, Path::new("/bin/bash"), &self.home(user));
         command.env("BC_SERVER", self.server());
         command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", self.commands.display()));
-        commands::run(command.args(["-c", script]), b"")
+        command
     }
 
     // ---- what the controller says

@@ -1,5 +1,6 @@
 //! The flags and subcommands of `bctl`, defined once.
 
+use super::events::EventsArgs;
 use super::gpus::GpuAct;
 use super::holds::args::{DrainArgs, HoldsArgs, ResumeArgs};
 use super::reservations::args::{ExtendArgs, ReservationAct, ReserveArgs};
@@ -59,6 +60,8 @@ pub enum Act {
     Check(CheckArgs),
     /// Check every invariant against what the database holds (exit code 0 when all hold, 1 when not)
     Audit(AuditArgs),
+    /// Show what happened, and with --follow what happens
+    Events(EventsArgs),
     /// Start a cluster on this machine
     Up(Up),
     /// Stop the cluster that `bctl up` started

@@ -4,6 +4,7 @@
 
 pub mod args;
 mod audit;
+pub mod events;
 mod gpu_name;
 pub mod gpus;
 pub mod holds;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
             Act::Quota(act) => frame::block_on(tenants::quota(act)),
             Act::Check(args) => frame::block_on(check(args)),
             Act::Audit(args) => frame::block_on(audit::audit(args)),
+            Act::Events(args) => frame::block_on(events::events(args)),
             Act::Up(args) => up::up(args),
             Act::Down(args) => up::down(args),
             Act::Completions(args) => completions(args.shell),

@@ -89,6 +89,9 @@ pub struct BqArgs {
     /// Print columns separated by |, with \ | and control characters in values escaped by \; times are UTC
     #[arg(long, visible_alias = "parsable2", help_heading = "How they are shown")]
     pub parsable: bool,
+    /// Show the list again whenever it changes, until interrupted
+    #[arg(long, conflicts_with_all = ["ids", "why", "json"], help_heading = "How they are shown")]
+    pub watch: bool,
     // -h is Slurm's "no header", so help has no short form here.
     /// Print help
     #[arg(long, action = ArgAction::Help)]
@@ -99,8 +102,7 @@ pub struct BqArgs {
 #[rustfmt::skip]
 const FOREIGN: &[(&str, Option<char>, bool, &str)] = &[
     ("start", None, false, "planned starts come with a later version; `bq --why ID` tells what a job waits for"),
-    ("watch", None, false, "run `bsub --wait` to wait for a job, or `bq` again"),
-    ("iterate", Some('i'), true, "run `bsub --wait` to wait for a job, or `bq` again"),
+    ("iterate", Some('i'), true, "use --watch, which shows the list again whenever it changes"),
     ("Format", Some('O'), true, "use --format with names, such as -o id,name,state"),
     ("clusters", Some('M'), true, "BC_SERVER names another cluster's controller"),
     ("licenses", Some('L'), true, "leave it out"),
@@ -117,7 +119,7 @@ const FOREIGN: &[(&str, Option<char>, bool, &str)] = &[
 pub fn parser() -> clap::Command {
     let args = FOREIGN.iter().map(|(long, short, value, _)| {
         let action = if *value { ArgAction::Set } else { ArgAction::SetTrue };
-        // `--watch=5`, `--start=x`: whatever is glued to it is refused with it.
+        // `--iterate=5`, `--start=x`: whatever is glued to it is refused with it.
         let arg = Arg::new(format!("foreign-{long}")).long(*long).hide(true).action(action);
         match short {
             Some(short) => arg.short(*short),

@@ -10,6 +10,7 @@ pub mod record;
 pub mod row;
 #[cfg(test)]
 pub mod sample;
+mod watch;
 
 use crate::client::{Client, decode, escape};
 use crate::fail::{Fail, warn};
@@ -99,8 +100,10 @@ fn joined(bodies: &[bytes::Bytes]) -> Result<Vec<u8>, Fail> {
 async fn list(args: &BqArgs) -> Result<(), Fail> {
     // What is no column is refused before anything is asked.
     let layout = Layout::of(args)?;
-    let at = if layout.brief() && !args.json { "/v1/jobs/brief" } else { "/v1/jobs" };
-    let body = Client::find()?.get(&path(at, args)?).await?;
+    if args.watch {
+        return watch::watch(args, &layout).await;
+    }
+    let body = list_body(&mut Client::find()?, args, &layout).await?;
     if args.json {
         return out::write_json(&body);
     }
@@ -110,6 +113,12 @@ async fn list(args: &BqArgs) -> Result<(), Fail> {
         warn(NAME, "there are more jobs than are shown: narrow the list with -u, -p, -t or -n");
     }
     Ok(())
+}
+
+/// The list as the controller gives it.
+async fn list_body(client: &mut Client, args: &BqArgs, layout: &Layout) -> Result<bytes::Bytes, Fail> {
+    let at = if layout.brief() && !args.json { "/v1/jobs/brief" } else { "/v1/jobs" };
+    client.get(&path(at, args)?).await
 }
 
 /// A list as it is to be printed.

@@ -190,8 +190,7 @@ fn a_list_is_brief_where_nothing_shown_or_sorted_by_needs_more() {
 
 #[test]
 fn slurms_options_that_are_not_ours_are_refused_by_name() {
-    for line in ["bq --start", "bq --watch", "bq -i 5", "bq --iterate=5", "bq -O jobid", "bq --yaml", "bq -s"]
-    {
+    for line in ["bq --start", "bq -i 5", "bq --iterate=5", "bq -O jobid", "bq --yaml", "bq -s"] {
         let matches = args::parser().try_get_matches_from(line.split(' ')).expect(line);
         assert!(
             args::refuse(&matches).unwrap_err().error.message.ends_with("is not supported yet"),

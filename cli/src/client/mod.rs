@@ -9,6 +9,7 @@
 mod connect;
 pub mod retry;
 pub mod server;
+pub mod stream;
 
 use crate::fail::Fail;
 use crate::text::os_error;

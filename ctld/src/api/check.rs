@@ -5,6 +5,7 @@ use super::error::Answer;
 use super::extract::{NoParams, Params};
 use crate::app::App;
 use crate::clock::Clock;
+use crate::store::events::{HoldingBack, holding_back};
 use crate::store::leases::{Owner, Seen, look};
 use crate::store::read::{NodeCounts, node_counts, server_version};
 use axum::Json;
@@ -19,6 +20,9 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// A lease that has expired is another's within moments; longer than this nobody sees to it.
 const TAKEN_OVER_WITHIN_S: f64 = 5.0;
+
+/// A transaction that is older than this holds events back.
+const HOLDS_BACK_S: f64 = 30.0;
 
 /// The controller's health
 ///
@@ -42,12 +46,14 @@ pub(super) async fn check(
     };
     let nodes = if database.ok { node_counts(&app.db).await.ok() } else { None };
     let leases = if database.ok { look(&app.db).await.ok() } else { None };
+    let behind = if database.ok { holding_back(&app.db, HOLDS_BACK_S).await.ok() } else { None };
     let audit = app.metrics.last_audit();
     let checks = vec![
         database,
         clock_check(&app.clock),
         leases_check(leases.as_deref(), app.leases.owner()),
         nodes_check(nodes.as_ref()),
+        events_check(behind.as_deref()),
         audit_check(audit.as_ref()),
     ];
     let nodes = nodes.unwrap_or_default();
@@ -108,6 +114,22 @@ fn nodes_check(nodes: Option<&NodeCounts>) -> HealthCheck {
         some => format!("{connected} of {total} nodes have a session: not {}", some.join(", ")),
     };
     found("nodes", missing.is_empty(), message)
+}
+
+/// No old transaction keeps events from being read.
+fn events_check(behind: Option<&[HoldingBack]>) -> HealthCheck {
+    let Some(behind) = behind else {
+        return found("events", false, "unknown: the database does not answer".to_owned());
+    };
+    if behind.is_empty() {
+        return found("events", true, format!("no transaction over {HOLDS_BACK_S:.0} s holds them back"));
+    }
+    let each = behind.iter().map(|one| {
+        let who = one.pid.map_or("prepared transaction".to_owned(), |pid| format!("process {pid}"));
+        let HoldingBack { user, database, application, state, age_s, .. } = one;
+        format!("{who} of user {user} in database {database} (\"{application}\", {state}), {age_s:.0} s old")
+    });
+    found("events", false, format!("held back until these end: {}", each.collect::<Vec<_>>().join("; ")))
 }
 
 /// Every invariant held when it was last looked at.

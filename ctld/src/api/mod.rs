@@ -9,6 +9,7 @@ mod audit;
 mod caller;
 mod check;
 mod error;
+mod events;
 mod extract;
 mod gpu_changes;
 mod holds;
@@ -53,6 +54,7 @@ use utoipa_axum::routes;
         (name = "nodes", description = "Nodes and pools, and what takes no new work"),
         (name = "reservations", description = "Capacity booked ahead, and more time for what is booked"),
         (name = "tenants", description = "Tenants, who is in them, and their quotas"),
+        (name = "events", description = "What happens, told as it happens and to be picked up where one left off"),
         (name = "controller", description = "The controller itself"),
     )
 )]
@@ -89,6 +91,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(tenants::users))
         .routes(routes!(tenants::quotas))
         .routes(routes!(tenants::quota, tenants::set_quota))
+        .routes(routes!(events::stream))
         .routes(routes!(check::check))
         .routes(routes!(audit::audit))
         .routes(routes!(node_session::open))

@@ -1,12 +1,13 @@
 //! Waiting for a job's end without asking again and again.
 //!
-//! Listens before it looks, so that an end between the two is not missed. A wake only shortens the wait: what is waited for is
-//! also looked at every [`LOOK_EVERY`], because another controller may have recorded the end.
+//! Listens before it looks, so that an end between the two is not missed. Ends that this controller records wake at once, those
+//! of others as they are told, and at the latest as events; what is waited for is also looked at every [`LOOK_EVERY`].
 
 use super::error::{Failure, invalid};
 use super::extract::{Job, Params};
 use super::reply;
 use crate::app::{App, Caller};
+use crate::store::events::Placed;
 use crate::store::read;
 use axum::extract::State;
 use axum::response::Response;
@@ -14,6 +15,7 @@ use proto::api::JobList;
 use proto::error::ErrorBody;
 use proto::{ApiError, ErrorCode, JobRef};
 use serde::Deserialize;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -24,7 +26,10 @@ const TIMEOUT_DEFAULT_S: u64 = 60;
 /// The longest wait; who wants more asks again.
 const TIMEOUT_MAX_S: u64 = 600;
 /// How often the database is looked at when nothing wakes.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// The events that say of an end.
+const ENDS: [&str; 2] = ["job.ended", "job.task_ended"];
 
 /// The longest pause between looks while tasks of the same job keep ending: a wide array must not cost a look a task.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -67,6 +72,8 @@ pub(super) async fn wait(
 
 async fn until_ended(app: &App, job: &JobRef) -> Result<(), Failure> {
     let mut ends = app.wakes.watch_ended();
+    let subject = format!("job/{}", job.job);
+    let mut events = None;
     let mut pause = Duration::ZERO;
     loop {
         match read::ended(&app.db, job).await? {
@@ -78,9 +85,20 @@ async fn until_ended(app: &App, job: &JobRef) -> Result<(), Failure> {
                 );
             }
         }
+        let Some(events) = &mut events else {
+            // Most jobs that are asked for have ended: those that have not are listened for, and looked at again.
+            events = Some(app.events.listen().await.events);
+            continue;
+        };
         // The first end is looked at at once; later ones of the same job, which is then an array, more and more at leisure.
         sleep(pause).await;
-        let woken = timeout(LOOK_EVERY, end_of(job.job, &mut ends)).await.is_ok();
+        let woken = async {
+            tokio::select! {
+                () = end_of(job.job, &mut ends) => {}
+                () = told_end_of(&subject, events) => {}
+            }
+        };
+        let woken = timeout(LOOK_EVERY, woken).await.is_ok();
         if woken {
             pause = (pause * 2 + Duration::from_millis(1)).min(PAUSE_MAX);
         }
@@ -94,6 +112,17 @@ async fn end_of(job: i64, ends: &mut Receiver<i64>) {
             Ok(ended) if ended != job => {}
             Ok(_) | Err(RecvError::Lagged(_)) => return,
             // Nobody will tell any more: leave it to the regular look.
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// The same by its events.
+async fn told_end_of(subject: &str, events: &mut Receiver<Arc<Placed>>) {
+    loop {
+        match events.recv().await {
+            Ok(placed) if placed.event.subject != subject || !ENDS.contains(&placed.event.kind.as_str()) => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => std::future::pending().await,
         }
     }

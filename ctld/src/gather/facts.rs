@@ -101,6 +101,9 @@ fn announce(wakes: &Wakes, recorded: &Recorded) {
     if recorded.released {
         wakes.planner();
     }
+    if recorded.applied > 0 {
+        wakes.events();
+    }
     wakes.nodes(recorded.nodes.iter().copied());
     wakes.ended(recorded.ended_jobs.iter().copied());
 }

@@ -82,6 +82,7 @@ pub async fn serve(app: App, mut socket: WebSocket) {
     if let Err(error) = close_session(&app.db, session, absence).await {
         tracing::warn!(node.name = %node, error = &error as &dyn std::error::Error, "the session's end is not recorded");
     }
+    app.wakes.events();
     tracing::info!(node.name = %node, session.epoch = session.epoch, reason = %ended, "node disconnected");
 }
 

@@ -33,7 +33,7 @@ pub mod tenants;
 pub mod wakes;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use proto::{ApiError, ErrorCode};
 use sqlx::PgPool;

@@ -20,6 +20,7 @@ pub struct Wakes {
     reservations: Notify,
     holds: Notify,
     modes: Notify,
+    events: Notify,
     lines: Mutex<HashMap<i64, SessionLine>>,
     ended: broadcast::Sender<i64>,
     outgoing: relay::Outgoing,
@@ -43,6 +44,7 @@ impl Default for Wakes {
             reservations: Notify::new(),
             holds: Notify::new(),
             modes: Notify::new(),
+            events: Notify::new(),
             lines: Mutex::default(),
             ended: broadcast::channel(ENDED_QUEUE).0,
             outgoing: relay::Outgoing::default(),
@@ -54,6 +56,7 @@ impl Wakes {
     /// There may be something to place: a submission, or capacity that came free.
     pub fn planner(&self) {
         self.planner.notify_one();
+        self.events.notify_one();
         self.outgoing.add(|news| news.planner = true);
     }
 
@@ -65,6 +68,7 @@ impl Wakes {
     /// A change of a GPU's mode was booked: the next beginning may be another.
     pub fn modes(&self) {
         self.modes.notify_one();
+        self.events.notify_one();
         self.outgoing.add(|news| news.modes = true);
     }
 
@@ -76,6 +80,7 @@ impl Wakes {
     /// A reservation was made or changed: the next beginning or end may be another.
     pub fn reservations(&self) {
         self.reservations.notify_one();
+        self.events.notify_one();
         self.outgoing.add(|news| news.reservations = true);
     }
 
@@ -87,6 +92,7 @@ impl Wakes {
     /// A hold was put or lifted: the next beginning or end may be another.
     pub fn holds(&self) {
         self.holds.notify_one();
+        self.events.notify_one();
         self.outgoing.add(|news| news.holds = true);
     }
 
@@ -95,9 +101,20 @@ impl Wakes {
         self.holds.notified().await;
     }
 
+    /// Something was committed that is told as an event. Whatever else wakes somebody says this too.
+    pub fn events(&self) {
+        self.events.notify_one();
+        self.outgoing.add(|news| news.events = true);
+    }
+
+    /// Returns when there may be events that were not there at the last return.
+    pub async fn events_woken(&self) {
+        self.events.notified().await;
+    }
+
     /// Everything here looks: what another controller did, or did not do, is this one's to go on with.
     pub fn everybody(&self) {
-        for one in [&self.planner, &self.reservations, &self.holds, &self.modes] {
+        for one in [&self.planner, &self.reservations, &self.holds, &self.modes, &self.events] {
             one.notify_one();
         }
         self.every_node();
@@ -156,6 +173,7 @@ impl Wakes {
 
     /// Wakes whoever an act concerns.
     pub fn announce(&self, acted: &Acted) {
+        self.events();
         if acted.queue_changed {
             self.planner();
         }
@@ -189,6 +207,7 @@ impl Wakes {
     pub fn ended(&self, job_ids: impl IntoIterator<Item = i64>) {
         let ids: Vec<i64> = job_ids.into_iter().collect();
         if !ids.is_empty() {
+            self.events.notify_one();
             self.outgoing.add(|news| news.ended.extend(&ids));
         }
         self.ended_here(ids);

@@ -27,6 +27,8 @@ pub(super) struct News {
     pub reservations: bool,
     pub holds: bool,
     pub modes: bool,
+    /// Events were written, of which nothing else here tells.
+    pub events: bool,
     /// Nodes whose targets changed.
     pub nodes: BTreeSet<i64>,
     /// Nodes for which there are commands.
@@ -129,6 +131,7 @@ async fn hear(app: &App) {
 impl Wakes {
     /// Passes on what another controller tells, to those who wait here.
     fn heard(&self, news: News) {
+        self.events.notify_one();
         if news.planner || news.more {
             self.planner.notify_one();
         }

@@ -72,6 +72,7 @@ impl Door {
         let config = Config { operators: vec![own_name()], ..Config::default() };
         let owner = Owner::new(&uuid::Uuid::now_v7().simple().to_string(), "test");
         let app = App::start(db, config, None, owner);
+        tokio::spawn(crate::events::run(app.clone()));
         let serving = tokio::spawn(serve_within(app.clone(), listener, limits));
         Door { app, socket, serving, _dir: dir }
     }

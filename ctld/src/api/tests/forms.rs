@@ -44,6 +44,7 @@ const PATHS: &[(&str, &str)] = &[
     ("get", "/v1/quotas"),
     ("get", "/v1/tenants/{name}/quota"),
     ("post", "/v1/tenants/{name}/quota"),
+    ("get", "/v1/events"),
     ("get", "/v1/check"),
     ("get", "/v1/audit"),
     ("get", "/v1/node-session"),

@@ -95,17 +95,6 @@ async fn a_long_list_is_answered_whole(db: PgPool) {
     assert_eq!((cut.jobs.as_slice(), cut.truncated), (&list.jobs[..600], true));
 }
 
-/// How many connections of the database looked last whether a job has ended.
-async fn waiters(db: &PgPool) -> i64 {
-    sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND state = 'idle' AND query LIKE 'SELECT ended_at IS NOT NULL AS%'",
-    )
-    .fetch_one(db)
-    .await
-    .unwrap()
-}
-
 #[sqlx::test(migrations = "../migrations")]
 async fn a_wait_is_answered_when_its_job_ends_and_not_by_the_end_of_another(db: PgPool) {
     let door = Door::open(db.clone()).await;
@@ -119,7 +108,7 @@ async fn a_wait_is_answered_when_its_job_ends_and_not_by_the_end_of_another(db: 
         let stream = super::door::connect(&socket).await;
         super::door::ask(stream, "GET", &format!("/v1/jobs/{id}/wait?timeout_s=600"), "").await
     });
-    until("the first look", async || waiters(&db).await > 0).await;
+    until("the first look", async || door.app.events.listeners() > 0).await;
     door.app.wakes.ended([id + 1]);
     let begun = Instant::now();
     let cancelled =
@@ -141,7 +130,7 @@ async fn an_end_recorded_elsewhere_is_seen_without_a_wake(db: PgPool) {
         let stream = super::door::connect(&socket).await;
         super::door::ask(stream, "GET", &format!("/v1/jobs/{id}/wait?timeout_s=600"), "").await
     });
-    until("the first look", async || waiters(&db).await > 0).await;
+    until("the first look", async || door.app.events.listeners() > 0).await;
     sqlx::query(
         "UPDATE jobs SET pending = '{}', cancelled = indices, state = 'cancelled', ended_at = compute_now()",
     )
@@ -161,7 +150,7 @@ async fn stopping_answers_those_who_wait_and_ends_the_service(db: PgPool) {
         let stream = super::door::connect(&socket).await;
         super::door::ask(stream, "GET", &format!("/v1/jobs/{id}/wait?timeout_s=600"), "").await
     });
-    until("the first look", async || waiters(&db).await > 0).await;
+    until("the first look", async || door.app.events.listeners() > 0).await;
     door.app.stopping.cancel();
     let answer = tokio::time::timeout(super::door::PATIENCE, waiting).await.unwrap().unwrap();
     assert_eq!(answer.json["jobs"][0]["state"], "pending", "{}", answer.text);

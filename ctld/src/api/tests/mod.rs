@@ -2,6 +2,7 @@
 
 mod connections;
 mod door;
+mod events;
 mod forms;
 mod jobs;
 mod nodes;

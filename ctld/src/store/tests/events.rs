@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use sqlx::{Connection, PgConnection};
 
 /// Returns when what was committed before can be read: transactions of other tests, in the same server, hold it back too.
-pub(in crate::store) async fn settled(db: &PgPool) {
+pub(crate) async fn settled(db: &PgPool) {
     let until: String = sqlx::query_scalar("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         .fetch_one(db)
         .await

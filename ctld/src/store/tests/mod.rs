@@ -5,7 +5,7 @@ mod attacks;
 mod auditing;
 mod away;
 mod commanding;
-mod events;
+pub(crate) mod events;
 mod giving;
 mod holding;
 mod leasing;
