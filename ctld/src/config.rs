@@ -11,6 +11,7 @@ mod tests;
 use crate::embedded::EmbeddedSettings;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,12 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The API's unix socket.
     pub socket: PathBuf,
+    /// Where nodes on other machines connect, over TLS; `None` is nowhere.
+    pub listen: Option<SocketAddr>,
+    /// By what names and addresses they do; without any, the machine's host name.
+    pub listen_names: Vec<String>,
+    /// How many days a node's certificate is good for.
+    pub node_certificate_days: u32,
     /// The cluster's name, as jobs see it.
     pub cluster: String,
     /// What to log, as `tracing_subscriber::EnvFilter` reads it.

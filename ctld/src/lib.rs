@@ -14,6 +14,8 @@ pub mod gather;
 pub mod leases;
 pub mod membership;
 pub mod metrics;
+pub mod node_tls;
+pub mod pki;
 pub mod reconcile;
 pub mod run;
 pub mod session;

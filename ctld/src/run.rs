@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::config::{Config, Database};
 use crate::embedded::{self, Embedded};
+use crate::node_tls::{self, NodeTls};
 use crate::store::leases::Owner;
 use crate::store::{self, StoreError, pools::DeclaredPool};
 use crate::{api, events, leases, reconcile, wake};
@@ -10,12 +11,14 @@ use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
 use sqlx::PgPool;
 use std::fs::{DirBuilder, File, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::task::TaskTracker;
 
 /// How often the embedded server is looked after.
 const EMBEDDED_LOOK: Duration = Duration::from_millis(250);
@@ -44,7 +47,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let app = App::start(db, config, embedded, owner);
     app.clock.anchor_to(&app.db).await.context("compute_now() cannot be read")?;
     app.leases.step(&app).await.context("the leases cannot be read")?;
-    let tasks = tokio_util::task::TaskTracker::new();
+    let tasks = TaskTracker::new();
     tasks.spawn(reconcile::planner::run(app.clone()));
     tasks.spawn(reconcile::reservations::run(app.clone()));
     tasks.spawn(reconcile::modes::run(app.clone()));
@@ -67,6 +70,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             }
         }
     });
+    if let Some(address) = app.config.listen {
+        take_nodes(&app, address, &tasks).await?;
+    }
     notify_systemd("READY=1");
     tracing::info!(socket = %app.config.socket.display(), "ready");
 
@@ -88,6 +94,31 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     if let Some(embedded) = embedded {
         embedded.stop().await?;
     }
+    Ok(())
+}
+
+/// Opens the door for nodes on other machines.
+async fn take_nodes(app: &App, address: SocketAddr, tasks: &TaskTracker) -> anyhow::Result<()> {
+    let names = match app.config.listen_names.as_slice() {
+        [] => vec![
+            nix::unistd::gethostname()
+                .ok()
+                .and_then(|name| name.into_string().ok())
+                .context("the machine's host name cannot be read: set listen_names in ctld.toml")?,
+        ],
+        names => names.to_vec(),
+    };
+    let tls = Arc::new(NodeTls::prepare(app, names.clone()).await.context("TLS for nodes")?);
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    tracing::info!(%address, ?names, "nodes of other machines may connect");
+    tasks.spawn(node_tls::keep(app.clone(), tls.clone()));
+    let app = app.clone();
+    tasks.spawn(async move {
+        if let Err(error) = api::serve_nodes(app.clone(), listener, tls, api::Limits::default()).await {
+            tracing::error!(error = &error as &dyn std::error::Error, "the nodes' door closed; stopping");
+            app.stopping.cancel();
+        }
+    });
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! The clocks a node may read.
 //!
 //! Everything that is measured or enforced uses `CLOCK_BOOTTIME`, which no administrator can set and which goes on while the machine
-//! sleeps; it means something only together with the kernel's boot id. Wall time appears in one place: the line for
-//! people in a job's error file.
+//! sleeps; it means something only together with the kernel's boot id. Wall time appears in two places: the line for
+//! people in a job's error file, and the question whether the node's certificate is to be renewed.
 
 use std::io;
 
@@ -17,6 +17,12 @@ pub fn boottime_us() -> u64 {
 /// The kernel's id of this boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Seconds since 1970, as far as this machine knows: nothing but an early or late renewal may come of it.
+pub fn wall_s() -> i64 {
+    // SAFETY: with a null pointer the call writes nothing.
+    unsafe { libc::time(std::ptr::null_mut()) }
 }
 
 /// Now, for people: `2026-11-30T19:00:00Z`.

@@ -348,7 +348,8 @@ mod tests {
     #[test]
     fn values_that_cannot_be_used_are_refused_by_name() {
         for (text, said) in [
-            ("controller = \"https://c:1\"", "scheme \"https\" is not supported"),
+            ("controller = \"http://c:1\"", "scheme \"http\" is not supported"),
+            ("controller = \"https://c\"", "expected https://HOST:PORT"),
             ("controller = \"/run/x\"", "\"/run/x\" is no address"),
             ("controller = []", "controller: 0 addresses: expected 1 to 16"),
             ("controller = [\"unix:///a\", \"b\"]", "\"b\" is no address"),

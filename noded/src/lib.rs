@@ -7,19 +7,24 @@
 //! neither of the others. What they share lies in files under the state directory: `attempt` says which.
 
 pub mod address;
+pub mod ask;
 pub mod attempt;
 pub mod cgroup;
 pub mod clock;
 pub mod config;
+pub mod credentials;
+pub mod dial;
 pub mod environment;
 pub mod frame;
 pub mod gpus;
 pub mod identity;
+pub mod join;
 pub mod journal;
 pub mod keeper;
 pub mod launcher;
 pub mod nodelist;
 pub mod notify;
+pub mod renewal;
 pub mod run;
 pub mod session;
 pub mod shepherd;

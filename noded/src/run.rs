@@ -7,10 +7,12 @@ use crate::attempt::StateDir;
 use crate::cgroup::Layout;
 use crate::clock;
 use crate::config::Config;
+use crate::credentials::Place;
 use crate::journal::{Journal, Writer};
 use crate::keeper::{Input, Keeper, Tools};
 use crate::launcher::Launcher;
 use crate::notify::notify;
+use crate::renewal;
 use crate::session;
 use crate::spec::LauncherSetup;
 use crate::spool;
@@ -83,8 +85,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         inputs: inputs.clone(),
     };
     let keeper = Keeper::recover(tools, memory);
+    let place = Place::below(&config.state_dir);
+    let renewal = tokio::spawn(renewal::keep(config.controllers.clone(), place.clone()));
     let session =
-        tokio::spawn(session::keep(config.controllers.clone(), hello, tell(&inputs, Input::Session)));
+        tokio::spawn(session::keep(config.controllers.clone(), place, hello, tell(&inputs, Input::Session)));
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tracing::info!(node.name = config.node, mode = setup.layout.mode.name(), "noded is ready");
@@ -96,6 +100,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         _ = interrupt.recv() => "SIGINT",
     };
     session.abort();
+    renewal.abort();
     spool::leave(&state_dir.scripts);
     tracing::info!("noded stops ({stopped}); jobs go on");
     notify("STOPPING=1").context("NOTIFY_SOCKET")

@@ -1,14 +1,17 @@
-//! The one session with a controller: a WebSocket over its socket, kept for ever.
+//! The one session with a controller: a WebSocket over its socket, or over TLS to another machine, kept for ever.
 //!
 //! Owns connecting, greeting, framing and noticing a dead peer; it does not know what the messages mean. Whoever uses it is told of each
 //! opening with the way to send, of each message, and of each closing. Controllers are tried in turn, again and again, quickly at first: the
 //! next when one is away, refuses, or ends the session.
 
 use crate::address::Address;
+use crate::credentials::Place;
+use crate::dial::{Stream, Trust, dial, explained};
 use futures_util::{SinkExt, StreamExt};
+use proto::ApiError;
+use proto::error::ErrorBody;
 use proto::session::{ControllerMessage, FRAME_BYTES_MAX, Hello, NodeMessage};
 use std::time::Duration;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -36,12 +39,16 @@ pub enum SessionEvent {
     Closed,
 }
 
+type Socket = WebSocketStream<Box<dyn Stream>>;
+
 #[derive(Debug, thiserror::Error)]
 enum SessionError {
-    #[error("the controller's socket {address}: {}", crate::sys::io_text(source))]
-    Connect { address: Address, source: std::io::Error },
+    #[error("the controller at {address}: {source:#}")]
+    Connect { address: Address, source: anyhow::Error },
     #[error("the session with the controller: {0}")]
-    WebSocket(#[from] tungstenite::Error),
+    WebSocket(tungstenite::Error),
+    #[error("the session with the controller: {0:#}")]
+    Broken(anyhow::Error),
     #[error("the controller sent what is no message: {0}")]
     Message(serde_json::Error),
     #[error("the controller was silent for {} s", .0.as_secs())]
@@ -52,15 +59,37 @@ enum SessionError {
     Refused(String),
 }
 
+impl From<tungstenite::Error> for SessionError {
+    fn from(error: tungstenite::Error) -> SessionError {
+        match error {
+            // Refused before it was a WebSocket, with a reason in the body.
+            tungstenite::Error::Http(response) => {
+                let body = response.body().as_deref().unwrap_or_default();
+                match serde_json::from_slice::<ErrorBody>(body) {
+                    Ok(body) if body.error.retryable => {
+                        SessionError::Broken(anyhow::anyhow!(body.error.message))
+                    }
+                    Ok(ErrorBody { error: ApiError { message, hint, .. } }) => SessionError::Refused(
+                        hint.into_iter().fold(message, |text, hint| format!("{text}: {hint}")),
+                    ),
+                    Err(_) => SessionError::WebSocket(tungstenite::Error::Http(response)),
+                }
+            }
+            tungstenite::Error::Io(io) => SessionError::Broken(explained(io)),
+            error => SessionError::WebSocket(error),
+        }
+    }
+}
+
 /// Keeps a session open with one of the controllers. Never returns.
-pub async fn keep(controllers: Vec<Address>, hello: Hello, tell: impl Fn(SessionEvent)) {
+pub async fn keep(controllers: Vec<Address>, place: Place, hello: Hello, tell: impl Fn(SessionEvent)) {
     let mut said = vec![String::new(); controllers.len()];
     let mut backoff = RECONNECT_MIN;
     loop {
         // A round: each controller once, or up to the one whose session was open.
         let mut refused = 0;
         for (address, said) in controllers.iter().zip(&mut said) {
-            let (opened, error) = once(address, &hello, &tell).await;
+            let (opened, error) = once(address, &place, &hello, &tell).await;
             // The same trouble at each attempt is worth one line.
             let text = error.to_string();
             if opened {
@@ -87,8 +116,13 @@ pub async fn keep(controllers: Vec<Address>, hello: Hello, tell: impl Fn(Session
 }
 
 /// One session. Whether it was opened, and how it ended.
-async fn once(address: &Address, hello: &Hello, tell: &impl Fn(SessionEvent)) -> (bool, SessionError) {
-    let mut stream = match timeout(GREETING_MAX, greet(address, hello)).await {
+async fn once(
+    address: &Address,
+    place: &Place,
+    hello: &Hello,
+    tell: &impl Fn(SessionEvent),
+) -> (bool, SessionError) {
+    let mut stream = match timeout(GREETING_MAX, greet(address, place, hello)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return (false, error),
         Err(_) => return (false, SessionError::Silent(GREETING_MAX)),
@@ -104,10 +138,9 @@ async fn once(address: &Address, hello: &Hello, tell: &impl Fn(SessionEvent)) ->
     (true, error)
 }
 
-async fn greet(address: &Address, hello: &Hello) -> Result<WebSocketStream<UnixStream>, SessionError> {
+async fn greet(address: &Address, place: &Place, hello: &Hello) -> Result<Socket, SessionError> {
     let connect = |source| SessionError::Connect { address: address.clone(), source };
-    let Address::Unix(socket) = address;
-    let stream = UnixStream::connect(socket).await.map_err(connect)?;
+    let stream = dial(address, Trust::Joined(place)).await.map_err(connect)?;
     let config = WebSocketConfig::default()
         .max_message_size(Some(FRAME_BYTES_MAX))
         .max_frame_size(Some(FRAME_BYTES_MAX));
@@ -125,7 +158,7 @@ async fn greet(address: &Address, hello: &Hello) -> Result<WebSocketStream<UnixS
 }
 
 async fn converse(
-    stream: &mut WebSocketStream<UnixStream>,
+    stream: &mut Socket,
     queue: &mut UnboundedReceiver<NodeMessage>,
     tell: &impl Fn(SessionEvent),
 ) -> Result<std::convert::Infallible, SessionError> {
@@ -152,7 +185,7 @@ async fn converse(
 
 /// Sends a message and all that wait behind it.
 async fn send(
-    stream: &mut WebSocketStream<UnixStream>,
+    stream: &mut Socket,
     first: NodeMessage,
     queue: &mut UnboundedReceiver<NodeMessage>,
 ) -> Result<(), tungstenite::Error> {
@@ -168,9 +201,7 @@ fn text(message: &NodeMessage) -> Message {
 }
 
 /// The next frame; `None` for one that only shows that the peer lives.
-async fn receive(
-    stream: &mut WebSocketStream<UnixStream>,
-) -> Result<Option<ControllerMessage>, SessionError> {
+async fn receive(stream: &mut Socket) -> Result<Option<ControllerMessage>, SessionError> {
     match stream.next().await {
         Some(Ok(Message::Text(text))) => {
             serde_json::from_str(text.as_str()).map(Some).map_err(SessionError::Message)

@@ -30,6 +30,10 @@
 //! | `GET /v1/events?after=&type=&job=&follow=` | → a stream of [`crate::Event`]s, see [`crate::event`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
+//! | `POST /v1/node-tokens` | for operators; [`NodeTokenRequest`] → 201 [`NodeToken`] |
+//! | `GET /v1/node-certificates` | → [`NodeCertificateList`] |
+//! | `POST /v1/nodes/{name}/revoke` | for operators → [`NodeCertificateList`]: the node's |
+//! | `POST /v1/node-join`, `POST /v1/node-renewal` | for `noded`, over TLS; [`JoinRequest`], [`RenewRequest`] → [`IssuedCertificate`] |
 //! | `GET /v1/node-session` | WebSocket for `noded`, see [`crate::session`] |
 //! | `GET /metrics`, `GET /v1/openapi.json` | |
 //!
@@ -40,6 +44,7 @@ mod audit;
 mod gpu_changes;
 mod holds;
 mod jobs;
+mod node_certificates;
 mod nodes;
 mod reservations;
 mod submission;
@@ -50,6 +55,7 @@ pub use audit::*;
 pub use gpu_changes::*;
 pub use holds::*;
 pub use jobs::*;
+pub use node_certificates::*;
 pub use nodes::*;
 pub use reservations::*;
 pub use submission::*;

@@ -16,6 +16,7 @@ pub mod gres;
 pub mod hold_kind;
 pub mod id;
 pub mod index_set;
+pub mod join_token;
 pub mod memory;
 pub mod mig_profile;
 pub mod pattern;

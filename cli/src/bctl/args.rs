@@ -70,7 +70,7 @@ pub enum Act {
     Completions(CompletionsArgs),
 }
 
-/// Showing nodes, and giving them up.
+/// Showing nodes, letting them in, and giving them up.
 #[derive(Subcommand, Debug)]
 pub enum NodeAct {
     /// List the nodes
@@ -79,9 +79,15 @@ pub enum NodeAct {
     Show(NodeShowArgs),
     /// Give a node up whose machine is gone: its jobs end there, and run again elsewhere if they may
     Lost(NodeLostArgs),
+    /// Print a token that one machine may join with, once (operators)
+    Token(NodeTokenArgs),
+    /// List nodes' certificates
+    Certificates(NodeListArgs),
+    /// Revoke a node's certificates and close its session; what runs there goes on (operators)
+    Revoke(NodeShowArgs),
 }
 
-/// `bctl node list`
+/// `bctl node list` and `certificates`
 #[derive(Args, Debug)]
 pub struct NodeListArgs {
     /// Leave the titles out
@@ -92,7 +98,21 @@ pub struct NodeListArgs {
     pub json: bool,
 }
 
-/// `bctl node show`
+/// `bctl node token`
+#[derive(Args, Debug)]
+pub struct NodeTokenArgs {
+    /// The only node that may join with it; without it, any whose name no node has had
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// How long it is good for, at most 7d
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+    pub ttl: std::time::Duration,
+    /// Print it as JSON, with its end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bctl node show` and `revoke`
 #[derive(Args, Debug)]
 pub struct NodeShowArgs {
     /// The node

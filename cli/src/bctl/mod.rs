@@ -4,6 +4,7 @@
 
 pub mod args;
 mod audit;
+mod certificates;
 pub mod events;
 mod gpu_name;
 pub mod gpus;

@@ -1,10 +1,10 @@
 //! `bctl node`.
 //!
-//! Giving a node up is the one act here that changes anything: on a terminal a person confirms it.
+//! Giving a node up ends jobs: on a terminal a person confirms it. Tokens and certificates are in [`certificates`].
 
-use super::NAME;
 use super::args::{NodeAct, NodeListArgs, NodeLostArgs, NodeShowArgs};
 use super::holds::{confirmed, described};
+use super::{NAME, certificates};
 use crate::binfo::{node_state, nodes_table};
 use crate::client::{Client, decode, escape};
 use crate::fail::{Fail, say};
@@ -41,6 +41,14 @@ pub async fn node(act: NodeAct) -> Result<ExitCode, Fail> {
             }
         }
         NodeAct::Lost(args) => return lost(&mut client, args).await,
+        NodeAct::Token(args) => certificates::token(&mut client, args).await?,
+        NodeAct::Certificates(NodeListArgs { noheader, json }) => {
+            certificates::show(&client.get("/v1/node-certificates").await?, noheader, json)?;
+        }
+        NodeAct::Revoke(NodeShowArgs { node, json }) => {
+            let body = client.post(&format!("{}/revoke", path(&node)?), &serde_json::json!({})).await?;
+            certificates::show(&body, false, json)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

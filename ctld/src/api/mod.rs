@@ -14,6 +14,8 @@ mod extract;
 mod gpu_changes;
 mod holds;
 mod jobs;
+mod node_certificates;
+mod node_join;
 mod node_session;
 mod nodes;
 mod observe;
@@ -25,9 +27,11 @@ mod submit;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod wait;
 
 pub use serve::{Limits, serve, serve_within};
+pub use tls::serve_nodes;
 
 use crate::app::App;
 use axum::body::Bytes;
@@ -41,6 +45,7 @@ use utoipa_axum::routes;
 
 #[derive(OpenApi)]
 #[openapi(
+    paths(node_join::join, node_join::renew),
     info(
         title = "Better Compute",
         description = "The controller of a Better Compute cluster. Keys are snake case with units in the name, times are \
@@ -94,6 +99,9 @@ pub fn router(app: App) -> Router {
         .routes(routes!(events::stream))
         .routes(routes!(check::check))
         .routes(routes!(audit::audit))
+        .routes(routes!(node_certificates::token))
+        .routes(routes!(node_certificates::list))
+        .routes(routes!(node_certificates::revoke))
         .routes(routes!(node_session::open))
         .routes(routes!(observe::metrics))
         .routes(routes!(observe::document))

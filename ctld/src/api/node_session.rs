@@ -6,7 +6,7 @@ use super::error::{Failure, invalid};
 use super::extract::{NoParams, Params};
 use super::serve::Held;
 use crate::app::{App, Caller};
-use crate::session;
+use crate::session::{self, Certified};
 use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
@@ -28,7 +28,7 @@ pub(super) async fn open(
     caller: Caller,
     _: Params<NoParams>,
     held: Option<Extension<Arc<Held>>>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
     if caller.uid != 0 && caller.uid != nix::unistd::geteuid().as_raw() {
         let message = format!("user \"{}\" may not open a node's session", caller.user);
@@ -36,12 +36,22 @@ pub(super) async fn open(
             .hint("noded must run as root or as the controller's own user")
             .into());
     }
+    upgrade(app, None, held, request)
+}
+
+/// Makes the node's session of a request.
+pub(super) fn upgrade(
+    app: App,
+    certified: Option<Certified>,
+    held: Option<Extension<Arc<Held>>>,
+    request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Failure> {
     let upgrade =
-        upgrade.map_err(|rejection| invalid(format!("expected a WebSocket: {}", rejection.body_text())))?;
+        request.map_err(|rejection| invalid(format!("expected a WebSocket: {}", rejection.body_text())))?;
     let upgrade = upgrade.max_frame_size(FRAME_BYTES_MAX).max_message_size(FRAME_BYTES_MAX);
     Ok(upgrade.on_upgrade(async move |socket| {
         // The connection counts as open, and is waited for when the controller stops, until its session ends.
         let _held = held;
-        session::serve(app, socket).await;
+        session::serve(app, socket, certified).await;
     }))
 }

@@ -2,10 +2,9 @@
 //!
 //! Our own loop over hyper, because nothing ready-made closes a connection that says nothing: a connection must send a whole
 //! header within [`Limits::header_within`], which is also how long an idle one is kept. Stopping lets requests under way finish.
-//! The unix socket is the one door now; a TCP door with TLS would take its connections here beside it and find its caller in a
-//! certificate or token instead of the kernel's credentials.
+//! This is the unix socket's door; the nodes' over TLS ([`super::tls`]) holds and serves its connections the same way.
 
-use super::caller::{Peer, Users};
+use super::caller::Users;
 use super::router;
 use crate::app::App;
 use crate::metrics::Open;
@@ -16,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
@@ -29,6 +29,8 @@ pub struct Limits {
     pub connections: usize,
     /// How long a header may take to arrive, and an idle connection is kept.
     pub header_within: Duration,
+    /// How long a TLS handshake may take.
+    pub handshake_within: Duration,
     /// How long requests under way may take to finish when the controller stops.
     pub stop_within: Duration,
 }
@@ -38,6 +40,7 @@ impl Default for Limits {
         Limits {
             connections: 4096,
             header_within: Duration::from_secs(60),
+            handshake_within: Duration::from_secs(10),
             stop_within: Duration::from_secs(4),
         }
     }
@@ -66,36 +69,62 @@ pub async fn serve_within(app: App, listener: UnixListener, limits: Limits) -> i
     let door = Door {
         router: router(app.clone()),
         users: Arc::new(Users::default()),
-        room: Arc::new(Semaphore::new(limits.connections)),
-        open: TaskTracker::new(),
-        limits,
+        guard: Guard::new(&app, limits),
         app,
     };
-    let stopping = door.app.stopping.clone();
-    stopping.run_until_cancelled(door.take_connections(&listener)).await;
+    door.app.stopping.run_until_cancelled(door.take_connections(&listener)).await;
     // No more connections are taken; those that wait in the queue are refused.
     drop(listener);
-    door.open.close();
-    if tokio::time::timeout(limits.stop_within, door.open.wait()).await.is_err() {
-        let open = door.open.len();
-        tracing::warn!(connections = open, "API connections are still open, and are cut off");
-    }
+    door.guard.let_go().await;
     Ok(())
+}
+
+/// Bounds a door's connections and knows which are open.
+pub(super) struct Guard {
+    app: App,
+    room: Arc<Semaphore>,
+    open: TaskTracker,
+    limits: Limits,
+}
+
+impl Guard {
+    pub(super) fn new(app: &App, limits: Limits) -> Guard {
+        let room = Arc::new(Semaphore::new(limits.connections));
+        Guard { app: app.clone(), room, open: TaskTracker::new(), limits }
+    }
+
+    /// Waits until another connection may be taken.
+    pub(super) async fn room(&self) -> OwnedSemaphorePermit {
+        self.room.clone().acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// What a connection that was taken holds.
+    pub(super) fn hold(&self, room: OwnedSemaphorePermit) -> Arc<Held> {
+        let (_tracked, _counted) = (self.open.token(), self.app.metrics.connection_open());
+        Arc::new(Held { _room: room, _tracked, _counted })
+    }
+
+    /// Waits until every connection is closed, but not for ever.
+    pub(super) async fn let_go(&self) {
+        self.open.close();
+        if tokio::time::timeout(self.limits.stop_within, self.open.wait()).await.is_err() {
+            let open = self.open.len();
+            tracing::warn!(connections = open, "API connections are still open, and are cut off");
+        }
+    }
 }
 
 struct Door {
     app: App,
     router: Router,
     users: Arc<Users>,
-    room: Arc<Semaphore>,
-    open: TaskTracker,
-    limits: Limits,
+    guard: Guard,
 }
 
 impl Door {
     async fn take_connections(&self, listener: &UnixListener) {
-        // The semaphore is never closed.
-        while let Ok(room) = self.room.clone().acquire_owned().await {
+        loop {
+            let room = self.guard.room().await;
             match listener.accept().await {
                 Ok((stream, _)) => self.open(stream, room),
                 Err(error) => {
@@ -107,18 +136,16 @@ impl Door {
     }
 
     fn open(&self, stream: UnixStream, room: OwnedSemaphorePermit) {
-        let held = Arc::new(Held {
-            _room: room,
-            _tracked: self.open.token(),
-            _counted: self.app.metrics.connection_open(),
-        });
-        let (app, router, users, limits) =
-            (self.app.clone(), self.router.clone(), self.users.clone(), self.limits);
+        let (held, limits) = (self.guard.hold(room), self.guard.limits);
+        let (app, router, users) = (self.app.clone(), self.router.clone(), self.users.clone());
         tokio::spawn(async move {
             match stream.peer_cred() {
                 Ok(peer) => {
                     let peer = users.caller(peer, &app.config).await;
-                    talk(&app, router, stream, peer, held, limits).await;
+                    let extend = move |request: &mut hyper::Request<hyper::body::Incoming>| {
+                        request.extensions_mut().insert(peer.clone());
+                    };
+                    talk(&app, router, stream, extend, held, limits).await;
                 }
                 Err(error) => tracing::warn!(%error, "a connection does not say whose it is, and is closed"),
             }
@@ -126,9 +153,17 @@ impl Door {
     }
 }
 
-async fn talk(app: &App, router: Router, stream: UnixStream, peer: Peer, held: Arc<Held>, limits: Limits) {
+/// Serves one connection, each request of which carries what `extend` says of the other side.
+pub(super) async fn talk(
+    app: &App,
+    router: Router,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    extend: impl Fn(&mut hyper::Request<hyper::body::Incoming>) + Clone + Send + 'static,
+    held: Arc<Held>,
+    limits: Limits,
+) {
     let service = router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(peer.clone());
+        extend(&mut request);
         request.extensions_mut().insert(held.clone());
         request.map(axum::body::Body::new)
     });

@@ -8,6 +8,7 @@ use proto::memory::{self, Memory};
 use serde::Deserialize;
 use sqlx::postgres::PgConnectOptions;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -21,15 +22,21 @@ const NAME_MAX: usize = 64;
 /// The longest grace between SIGTERM and SIGKILL: an hour covers a checkpoint of any size.
 const KILL_GRACE_MAX_S: u64 = 3600;
 const KILL_GRACE_S: u64 = 30;
+const NODE_CERTIFICATE_DAYS: u32 = 30;
+/// As long as a new authority is known to nodes before controllers show its certificates.
+const NODE_CERTIFICATE_DAYS_MAX: u32 = 90;
 const MEM_PER_CPU_MIB: u64 = 1024;
 
 /// The keys of the file and of a pool; the tests hold them against the structs that read them.
-pub(super) const KEYS: [&str; 9] = [
+pub(super) const KEYS: [&str; 12] = [
     "cluster",
     "database",
     "embedded_user",
     "kill_grace_s",
+    "listen",
+    "listen_names",
     "log",
+    "node_certificate_days",
     "operators",
     "pools",
     "socket",
@@ -78,6 +85,10 @@ pub(super) struct RawConfig {
     database: Option<Spanned<String>>,
     state_dir: Option<Spanned<PathBuf>>,
     socket: Option<Spanned<PathBuf>>,
+    listen: Option<Spanned<String>>,
+    #[serde(default)]
+    listen_names: Vec<Spanned<String>>,
+    node_certificate_days: Option<Spanned<u32>>,
     cluster: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
     #[serde(default)]
@@ -143,6 +154,9 @@ impl Problems<'_> {
             database,
             state_dir: self.absolute("state_dir", raw.state_dir, STATE_DIR, usize::MAX),
             socket: self.absolute("socket", raw.socket, SOCKET_PATH, SOCKET_PATH_MAX),
+            listen_names: self.listen_names(raw.listen_names, raw.listen.is_some()),
+            listen: self.listen(raw.listen),
+            node_certificate_days: self.node_certificate_days(raw.node_certificate_days),
             cluster: self.cluster(raw.cluster),
             log: self.log(raw.log),
             operators: raw.operators.into_iter().map(|user| self.user("operators", user)).collect(),
@@ -196,6 +210,49 @@ impl Problems<'_> {
             self.add(span, text);
         }
         path
+    }
+
+    fn listen(&mut self, raw: Option<Spanned<String>>) -> Option<SocketAddr> {
+        let raw = raw?;
+        match raw.get_ref().parse() {
+            Ok(address) => Some(address),
+            Err(_) => {
+                let text = format!(
+                    "listen \"{}\" is no address and port, such as \"0.0.0.0:7443\" or \"[::]:7443\"",
+                    raw.get_ref().escape_default()
+                );
+                self.add(raw.span(), text);
+                None
+            }
+        }
+    }
+
+    fn listen_names(&mut self, raw: Vec<Spanned<String>>, listening: bool) -> Vec<String> {
+        for name in &raw {
+            if rustls::pki_types::ServerName::try_from(name.get_ref().as_str()).is_err() {
+                let text = format!(
+                    "listen_names: \"{}\" is no host name and no address",
+                    name.get_ref().escape_default()
+                );
+                self.add(name.span(), text);
+            } else if !listening {
+                let text = "listen_names has no meaning without `listen`: set that, or remove this";
+                self.add(name.span(), text.into());
+            }
+        }
+        raw.into_iter().map(Spanned::into_inner).collect()
+    }
+
+    fn node_certificate_days(&mut self, raw: Option<Spanned<u32>>) -> u32 {
+        let Some(raw) = raw else { return NODE_CERTIFICATE_DAYS };
+        if !(1..=NODE_CERTIFICATE_DAYS_MAX).contains(raw.get_ref()) {
+            let text = format!(
+                "node_certificate_days is {}: expected 1 to {NODE_CERTIFICATE_DAYS_MAX}",
+                raw.get_ref()
+            );
+            self.add(raw.span(), text);
+        }
+        raw.into_inner()
     }
 
     fn cluster(&mut self, raw: Option<Spanned<String>>) -> String {

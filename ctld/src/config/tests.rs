@@ -31,6 +31,9 @@ fn every_key_is_read() {
         database = "embedded"
         state_dir = "/srv/bc"
         socket = "/srv/bc/ctld.sock"
+        listen = "[::]:7443"
+        listen_names = ["ctld.example.org", "10.0.0.1"]
+        node_certificate_days = 90
         cluster = "lab-1"
         log = "info,ctld::store=debug"
         operators = ["ada", "o.grace"]
@@ -50,6 +53,9 @@ fn every_key_is_read() {
     let config = parse(text).unwrap();
     assert_eq!((config.cluster.as_str(), config.kill_grace_s), ("lab-1", 5));
     assert_eq!(config.operators, ["ada", "o.grace"]);
+    assert_eq!(config.listen, Some("[::]:7443".parse().unwrap()));
+    assert_eq!(config.listen_names, ["ctld.example.org", "10.0.0.1"]);
+    assert_eq!(config.node_certificate_days, 90);
     assert_eq!(config.embedded_settings().unwrap().user.as_deref(), Some("bcdb"));
     let gpu = PoolConfig {
         default: true,
@@ -182,4 +188,19 @@ fn a_password_is_never_shown_and_must_not_be_in_a_file_everybody_can_read() {
 fn a_file_that_is_not_there_is_named() {
     let error = Config::load("/nonexistent/ctld.toml").unwrap_err().to_string();
     assert!(error.contains("/nonexistent/ctld.toml"), "{error}");
+}
+
+#[test]
+fn where_nodes_connect_is_checked() {
+    for (text, said) in [
+        ("listen = \"7443\"", "listen \"7443\" is no address and port"),
+        ("listen = \"h:7443\"", "no address and port"),
+        ("listen_names = [\"a\"]", "no meaning without `listen`"),
+        ("listen = \"0.0.0.0:1\"\nlisten_names = [\"a b\"]", "\"a b\" is no host name and no address"),
+        ("node_certificate_days = 0", "node_certificate_days is 0: expected 1 to 90"),
+        ("node_certificate_days = 91", "expected 1 to 90"),
+    ] {
+        let found = problems(text);
+        assert!(found.len() == 1 && found[0].contains(said), "{text}: {found:?}");
+    }
 }

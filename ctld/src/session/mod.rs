@@ -11,6 +11,7 @@ use crate::gather::SeenLine;
 use crate::store::commands::{self, Due};
 use crate::store::leases::Under;
 use crate::store::node::{Session, Terms, Told, close_session, open_session, target};
+use crate::store::node_certificates::{holder, not_good};
 use crate::store::{StoreError, facts::Fact};
 use crate::wake::SessionLine;
 use axum::extract::ws::{Message, WebSocket};
@@ -52,9 +53,18 @@ enum Ended {
     Store(#[from] StoreError),
 }
 
-/// Serves one node until its session ends.
-pub async fn serve(app: App, mut socket: WebSocket) {
-    let (session, node) = match open(&app, &mut socket).await {
+/// The node that a certificate names, on a connection of another machine.
+#[derive(Clone, Debug)]
+pub struct Certified {
+    /// The certificate's serial number.
+    pub serial: String,
+    /// The node.
+    pub node: String,
+}
+
+/// Serves one node until its session ends. On this machine's socket, where the daemon is known by its user, there is no certificate.
+pub async fn serve(app: App, mut socket: WebSocket, certified: Option<Certified>) {
+    let (session, node) = match open(&app, &mut socket, certified.as_ref()).await {
         Ok(opened) => opened,
         Err(Ended::Refused(message)) => {
             tracing::warn!(reason = %message, "a node session is refused");
@@ -86,7 +96,11 @@ pub async fn serve(app: App, mut socket: WebSocket) {
     tracing::info!(node.name = %node, session.epoch = session.epoch, reason = %ended, "node disconnected");
 }
 
-async fn open(app: &App, socket: &mut WebSocket) -> Result<(Session, String), Ended> {
+async fn open(
+    app: &App,
+    socket: &mut WebSocket,
+    certified: Option<&Certified>,
+) -> Result<(Session, String), Ended> {
     let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.map_err(|_| Ended::Silent)?;
     let Some(message) = first else { return Err(Ended::Closed) };
     let hello = match read(&message?)? {
@@ -94,12 +108,24 @@ async fn open(app: &App, socket: &mut WebSocket) -> Result<(Session, String), En
         _ => return Err(Ended::Message("the first message is not a hello".to_owned())),
     };
     check(&hello).map_err(Ended::Refused)?;
+    if let Some(certified) = certified.filter(|certified| certified.node != hello.node) {
+        return Err(Ended::Refused(format!(
+            "the certificate is node \"{}\"'s, and the daemon says that it is \"{}\": set `node` in noded.toml, or join again",
+            certified.node, hello.node
+        )));
+    }
     let lease = app.leases.held(&app.leases.owner().gateway()).ok_or(Ended::NoLease)?;
     let opened = open_session(&Under { db: &app.db, lease: &lease }, &hello).await;
     let session = app.leases.heed(&lease, opened).map_err(|error| match error {
         StoreError::Api(ApiError { message, .. }) => Ended::Refused(message),
         error => Ended::Store(error),
     })?;
+    // A revocation raises the node's epoch: one that came before the session's opening is seen here, a later one fences it.
+    if let Some(certified) = certified
+        && holder(&app.db, &certified.serial).await?.is_none_or(|holder| holder.revoked)
+    {
+        return Err(Ended::Refused(not_good().message));
+    }
     let welcome = ControllerMessage::Welcome { node_id: session.node_id, session_epoch: session.epoch };
     send(socket, &welcome).await?;
     Ok((session, hello.node))

@@ -18,6 +18,7 @@ pub mod liveness;
 pub mod mig_placements;
 pub mod modes;
 pub mod node;
+pub mod node_certificates;
 mod operations;
 pub mod overrun;
 pub mod place;

@@ -3,6 +3,7 @@
 use crate::fake_ctld::FakeCtld;
 use crate::site::Site;
 use noded::address::Address;
+use noded::credentials::Place;
 use proto::session::{EndCause, Hello, Inventory, PROTOCOL};
 
 #[tokio::test]
@@ -137,6 +138,7 @@ async fn of_several_controllers_the_next_is_turned_to_when_one_is_away_ends_the_
     let dir = tempfile::tempdir().unwrap();
     let sockets = ["none", "a", "b"].map(|name| dir.path().join(name));
     let (a, b) = (FakeCtld::start(&sockets[1]), FakeCtld::start(&sockets[2]));
+    let place = Place::below(dir.path());
     let hello = Hello {
         protocol: PROTOCOL,
         node: "n1".to_owned(),
@@ -147,7 +149,8 @@ async fn of_several_controllers_the_next_is_turned_to_when_one_is_away_ends_the_
         cgroup_mode: String::new(),
         inventory: Inventory { cpus: 1, mem_mib: 64, disk_mib: 0, gpus: Vec::new() },
     };
-    let keeping = tokio::spawn(noded::session::keep(sockets.map(Address::Unix).to_vec(), hello, |_| {}));
+    let keeping =
+        tokio::spawn(noded::session::keep(sockets.map(Address::Unix).to_vec(), place, hello, |_| {}));
     a.until("the first that is there has the session", |b| (b.hellos.len() == 1).then_some(())).await;
     assert_eq!(b.book(|b| b.hellos.len()), 0);
     a.book(|b| {

@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
@@ -69,7 +70,8 @@ impl Door {
         let socket = dir.path().join("ctld.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
-        let config = Config { operators: vec![own_name()], ..Config::default() };
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let config = Config { operators: vec![own_name()], listen, ..Config::default() };
         let owner = Owner::new(&uuid::Uuid::now_v7().simple().to_string(), "test");
         let app = App::start(db, config, None, owner);
         tokio::spawn(crate::events::run(app.clone()));
@@ -161,7 +163,7 @@ async fn ask_with(
 
 /// Sends a request and gives the response while its connection goes on in the background.
 pub(super) async fn send(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
 ) -> Response<hyper::body::Incoming> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();

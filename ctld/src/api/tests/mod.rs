@@ -7,3 +7,4 @@ mod forms;
 mod jobs;
 mod nodes;
 mod tenants;
+mod tls;
