@@ -9,6 +9,7 @@ mod check;
 mod tests;
 
 use crate::embedded::EmbeddedSettings;
+use crate::store::events::Keep;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -47,6 +48,8 @@ pub struct Config {
     pub kill_grace_s: u64,
     /// The unprivileged user that runs the embedded database when ctld is root.
     pub embedded_user: Option<String>,
+    /// How long events and dead letters are kept.
+    pub keep: Keep,
 }
 
 /// Where the truth is kept.

@@ -37,6 +37,9 @@ pub const HOLDS: &str = "singleton:holds";
 /// The lease under which nodes that are away are looked after.
 pub const LIVENESS: &str = "singleton:liveness";
 
+/// The lease under which what is old is deleted.
+pub const RETENTION: &str = "singleton:retention";
+
 /// The lease of planning a pool.
 pub fn pool(id: i32) -> String {
     format!("pool:{id}")
@@ -71,8 +74,10 @@ struct Others {
 impl Leases {
     /// No lease yet, but these are wanted: the gateway and the singletons of every controller.
     pub fn new(owner: Owner, metrics: Arc<Metrics>) -> Leases {
-        let wanted =
-            [RESERVATIONS, MODES, HOLDS, LIVENESS].map(str::to_owned).into_iter().chain([owner.gateway()]);
+        let wanted = [RESERVATIONS, MODES, HOLDS, LIVENESS, RETENTION]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([owner.gateway()]);
         Leases {
             wanted: Mutex::new(wanted.collect()),
             owner,

@@ -3,6 +3,7 @@
 use super::{
     Config, ConfigError, Database, PoolConfig, PoolKind, Problem, Ratios, SOCKET_PATH, without_password,
 };
+use crate::store::events::Keep;
 use proto::duration;
 use proto::memory::{self, Memory};
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -26,12 +28,19 @@ const NODE_CERTIFICATE_DAYS: u32 = 30;
 /// As long as a new authority is known to nodes before controllers show its certificates.
 const NODE_CERTIFICATE_DAYS_MAX: u32 = 90;
 const MEM_PER_CPU_MIB: u64 = 1024;
+const EVENTS_KEEP_DAYS: u64 = 7;
+const UNSERVED_KEEP_DAYS: u64 = 30;
+/// Whoever follows events must have time to come back after a restart.
+const KEEP_MIN_S: u64 = 3600;
 
 /// The keys of the file and of a pool; the tests hold them against the structs that read them.
-pub(super) const KEYS: [&str; 12] = [
+pub(super) const KEYS: [&str; 15] = [
     "cluster",
     "database",
+    "dead_letters_keep",
     "embedded_user",
+    "events_keep",
+    "events_keep_unserved",
     "kill_grace_s",
     "listen",
     "listen_names",
@@ -96,6 +105,9 @@ pub(super) struct RawConfig {
     pools: Option<Spanned<BTreeMap<String, Spanned<RawPool>>>>,
     kill_grace_s: Option<Spanned<u64>>,
     embedded_user: Option<Spanned<String>>,
+    events_keep: Option<Spanned<String>>,
+    events_keep_unserved: Option<Spanned<String>>,
+    dead_letters_keep: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -163,6 +175,7 @@ impl Problems<'_> {
             pools: self.pools(raw.pools),
             kill_grace_s: self.kill_grace_s(raw.kill_grace_s),
             embedded_user: raw.embedded_user.map(|user| self.user("embedded_user", user)),
+            keep: self.keep(raw.events_keep, raw.events_keep_unserved, raw.dead_letters_keep),
         }
     }
 
@@ -304,6 +317,46 @@ impl Problems<'_> {
             self.add(raw.span(), text);
         }
         raw.into_inner()
+    }
+
+    fn keep(
+        &mut self,
+        events: Option<Spanned<String>>,
+        unserved: Option<Spanned<String>>,
+        dead_letters: Option<Spanned<String>>,
+    ) -> Keep {
+        let span = unserved.as_ref().map(Spanned::span);
+        let keep = Keep {
+            events: self.kept("events_keep", events, EVENTS_KEEP_DAYS),
+            unserved: self.kept("events_keep_unserved", unserved, UNSERVED_KEEP_DAYS),
+            dead_letters: self.kept("dead_letters_keep", dead_letters, UNSERVED_KEEP_DAYS),
+        };
+        if let Some(span) = span
+            && keep.unserved < keep.events
+        {
+            self.add(span, "events_keep_unserved is shorter than events_keep: nothing is kept for less long because a sink waits for it".into());
+        }
+        keep
+    }
+
+    fn kept(&mut self, key: &str, raw: Option<Spanned<String>>, default_days: u64) -> Duration {
+        let seconds =
+            raw.map(|raw| match duration::parse_limit(raw.get_ref()).map(|limit| limit.seconds()) {
+                Ok(Some(seconds)) if seconds >= KEEP_MIN_S => seconds,
+                Ok(_) => {
+                    let text = format!(
+                        "{key} is \"{}\": expected a time of an hour or more, such as \"7-00:00:00\"",
+                        raw.get_ref()
+                    );
+                    self.add(raw.span(), text);
+                    KEEP_MIN_S
+                }
+                Err(error) => {
+                    self.add(raw.span(), format!("{key}: {error}"));
+                    KEEP_MIN_S
+                }
+            });
+        Duration::from_secs(seconds.unwrap_or(default_days * 86_400))
     }
 
     fn pools(

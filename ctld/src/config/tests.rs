@@ -39,6 +39,9 @@ fn every_key_is_read() {
         operators = ["ada", "o.grace"]
         kill_grace_s = 5
         embedded_user = "bcdb"
+        events_keep = "2-00:00:00"
+        events_keep_unserved = "3-00:00:00"
+        dead_letters_keep = "12:00:00"
         [pools.gpu]
         default = true
         time_limit_max = "2-00:00:00"
@@ -56,6 +59,11 @@ fn every_key_is_read() {
     assert_eq!(config.listen, Some("[::]:7443".parse().unwrap()));
     assert_eq!(config.listen_names, ["ctld.example.org", "10.0.0.1"]);
     assert_eq!(config.node_certificate_days, 90);
+    let hours = |keep: std::time::Duration| keep.as_secs() / 3600;
+    assert_eq!(
+        (hours(config.keep.events), hours(config.keep.unserved), hours(config.keep.dead_letters)),
+        (48, 72, 12)
+    );
     assert_eq!(config.embedded_settings().unwrap().user.as_deref(), Some("bcdb"));
     let gpu = PoolConfig {
         default: true,
@@ -136,6 +144,10 @@ fn values_that_will_not_do_are_refused_with_the_reason() {
         ("database = \"postgres://h/d\"\nembedded_user = \"x\"", "no meaning when `database` is a URL"),
         ("operators = [\"a b\"]", "\"a b\" is no user name"),
         ("kill_grace_s = \"soon\"", "invalid type"),
+        ("events_keep = \"1\"", "an hour or more"),
+        ("events_keep = \"week\"", "events_keep"),
+        ("events_keep_unserved = \"2:00:00\"", "shorter than events_keep"),
+        ("dead_letters_keep = \"unlimited\"", "an hour or more"),
         ("kill_grace_s = -1", "integer"),
         ("pools = {}", "pools is empty"),
         (

@@ -6,3 +6,4 @@ pub mod liveness;
 pub mod modes;
 pub mod planner;
 pub mod reservations;
+pub mod retention;

@@ -7,8 +7,10 @@
 //! At least once: a cursor is saved after what it covers was handed on.
 
 mod behind;
+mod prune;
 
 pub use behind::{HoldingBack, holding_back};
+pub use prune::{Keep, PRUNE_MAX, Pruned, prune};
 
 use super::{StoreError, row_error};
 use chrono::{DateTime, Utc};

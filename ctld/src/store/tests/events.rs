@@ -2,7 +2,7 @@
 //! of each subject, against histories in which readers that go by sequence, or by the writer's own number, do not.
 
 use super::*;
-use crate::store::events::{Filter, Placed, head, holding_back, more, read};
+use crate::store::events::{Filter, Keep, Placed, Pruned, head, holding_back, more, prune, read};
 use proto::Cursor;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -332,4 +332,42 @@ async fn a_transaction_that_holds_readers_back_is_named(db: PgPool) {
 
 fn cancel_of(id: &str) -> proto::api::CancelRequest {
     proto::api::CancelRequest { ids: vec![id.into()], ..Default::default() }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn what_is_old_goes_but_not_before_an_active_sink_has_it_or_it_is_very_old(db: PgPool) {
+    let hour = std::time::Duration::from_secs(3600);
+    let keep = Keep { events: hour, unserved: 3 * hour, dead_letters: hour };
+    let mut on = connection(&db).await;
+    stop_clock(&db).await;
+    for n in 1..=3 {
+        tell(&mut on, "a", n).await;
+        pass(&db, 1800).await;
+    }
+    settled(&db).await;
+    let sink =
+        |state: &'static str| sqlx::query("UPDATE event_sinks SET state = $1").bind(state).execute(&db);
+    sqlx::raw_sql(
+        "INSERT INTO event_sinks (url, secret, created_by) VALUES ('https://a', 'whsec_aa', 'root');
+         INSERT INTO outbox_cursors (sink_id, txid, seq) SELECT id, '0', 0 FROM event_sinks",
+    )
+    .execute(&db)
+    .await
+    .unwrap();
+    // Told 90, 60 and 30 minutes ago; the sink has none of them.
+    assert_eq!(prune(&db, keep).await.unwrap(), Pruned::default());
+    sink("paused").await.unwrap();
+    settled(&db).await;
+    let first = all(&db).await[0].cursor;
+    assert_eq!(prune(&db, keep).await.unwrap().events, 1, "a paused sink is not waited for");
+    assert_eq!(crate::store::events::pruned_to(&db).await.unwrap(), first);
+    assert_eq!(ns(&all(&db).await), [2, 3]);
+    sink("active").await.unwrap();
+    pass(&db, 2 * 3600 + 60).await;
+    settled(&db).await;
+    assert_eq!(prune(&db, keep).await.unwrap().events, 1, "past the hard limit it goes");
+    let note: Option<String> =
+        sqlx::query_scalar("SELECT note FROM event_sinks").fetch_one(&db).await.unwrap();
+    assert!(note.unwrap().contains("missed events"));
+    assert_eq!(ns(&all(&db).await), [3]);
 }
