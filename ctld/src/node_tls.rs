@@ -91,11 +91,12 @@ pub async fn keep(app: App, tls: Arc<NodeTls>) {
 /// The authorities that there are, with a new one when the last is near its end.
 pub async fn authorities(app: &App) -> Result<Vec<Authority>, TlsError> {
     let now = app.clock.now().ok_or(TlsError::NoTime)?;
+    // Before the look: one that another controller makes in between is seen by it, or has this number and comes first.
+    let id = node_certificates::next_authority(&app.db).await?;
     let known = node_certificates::authorities(&app.db).await?;
     if known.iter().any(|a| a.expires_at - now > pki::AUTHORITY_LEFT_MIN) {
         return Ok(known);
     }
-    let id = node_certificates::next_authority(&app.db).await?;
     let next = pki::make_authority(id, &app.config.cluster, now)?;
     node_certificates::add_authority(&app.db, &next).await?;
     // Another controller's may have come first.

@@ -380,10 +380,13 @@ async fn two_controllers_that_begin_at_once_have_one_authority(db: PgPool) {
         let app = door.app.clone();
         async move { NodeTls::prepare(&app, vec!["localhost".into()]).await.map(drop) }
     };
-    let (one, other) = tokio::join!(prepare(&doors[0]), prepare(&doors[1]));
-    one.unwrap();
-    other.unwrap();
-    assert_eq!(authorities(&db).await.unwrap().len(), 1);
+    for _ in 0..20 {
+        let (one, other) = tokio::join!(tokio::spawn(prepare(&doors[0])), tokio::spawn(prepare(&doors[1])));
+        one.unwrap().unwrap();
+        other.unwrap().unwrap();
+        assert_eq!(authorities(&db).await.unwrap().len(), 1);
+        sqlx::query("DELETE FROM certificate_authorities").execute(&db).await.unwrap();
+    }
 }
 
 #[sqlx::test(migrations = "../migrations")]
