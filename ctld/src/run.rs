@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// How often the embedded server is looked after.
@@ -36,7 +37,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         format!("the file \"controller-id\" in \"{}\" cannot be used", config.state_dir.display())
     })?;
     let (url, embedded) = database(&config).await?;
-    let db = store::connect(&url).context("the database's URL cannot be read")?;
+    let (db, servers) = store::connect(&url)
+        .map_err(|error| anyhow::anyhow!("the database's URL cannot be read: {error}"))?;
+    let stopped = CancellationToken::new();
+    let _watching = stopped.clone().drop_guard();
+    if let Some(servers) = servers {
+        let db = db.clone();
+        tokio::spawn(async move { servers.watch(&db, &stopped).await });
+    }
     let listener = tokio::select! {
         ready = prepare(&db, &config, &controller) => ready?,
         _ = terminate.recv() => return Ok(()),

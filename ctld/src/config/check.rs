@@ -4,15 +4,14 @@ use super::{
     Config, ConfigError, Database, PoolConfig, PoolKind, Problem, Ratios, SOCKET_PATH, without_password,
 };
 use crate::store::events::Keep;
+use crate::store::servers;
 use proto::duration;
 use proto::memory::{self, Memory};
 use serde::Deserialize;
-use sqlx::postgres::PgConnectOptions;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -192,7 +191,7 @@ impl Problems<'_> {
                 span,
                 "database must be \"embedded\" or a URL like \"postgres://user@host/name\"".into(),
             );
-        } else if let Err(error) = PgConnectOptions::from_str(&value) {
+        } else if let Err(error) = servers::read(&value) {
             self.add(span, format!("database is no URL that PostgreSQL understands: {error}"));
         } else if world_readable && without_password(&value) != value {
             let text = format!(

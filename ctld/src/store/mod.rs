@@ -27,6 +27,7 @@ pub mod position;
 pub mod quotas;
 pub mod read;
 pub mod reservations;
+pub mod servers;
 pub mod snapshot;
 mod steps;
 pub mod submit;
@@ -37,9 +38,10 @@ pub mod wakes;
 pub(crate) mod tests;
 
 use proto::{ApiError, ErrorCode};
+use servers::Servers;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The most connections one controller opens.
@@ -139,22 +141,33 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// A pool of connections to `url`. Connects when first used.
-pub fn connect(url: &str) -> Result<PgPool, sqlx::Error> {
-    let options = PgConnectOptions::from_str(url)?.application_name("ctld").options([
+/// A pool of connections to the one server of `url`, or to whichever of several takes writes. Connects when first used. Where there
+/// are several, they have to be watched.
+pub fn connect(url: &str) -> Result<(PgPool, Option<Arc<Servers>>), String> {
+    let mut all = servers::read(url)?;
+    if all.len() > 1 {
+        let (pool, servers) = Servers::pool(all);
+        return Ok((pool, Some(servers)));
+    }
+    let pool = PgPoolOptions::new()
+        .max_connections(CONNECTIONS_MAX)
+        .min_connections(2)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .connect_lazy_with(application(all.remove(0)));
+    Ok((pool, None))
+}
+
+/// How our connections are set.
+fn application(options: PgConnectOptions) -> PgConnectOptions {
+    options.application_name("ctld").options([
         // A controller must not hold a transaction open while it is stuck.
         ("idle_in_transaction_session_timeout", "10s"),
         ("lock_timeout", "30s"),
         // The statements are few, go by index whatever their arguments, and some are long: planning them anew costs more than
         // running them.
         ("plan_cache_mode", "force_generic_plan"),
-    ]);
-    Ok(PgPoolOptions::new()
-        .max_connections(CONNECTIONS_MAX)
-        .min_connections(2)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .test_before_acquire(false)
-        .connect_lazy_with(options))
+    ])
 }
 
 /// Applies the migrations, under a lock that several controllers starting at once share.

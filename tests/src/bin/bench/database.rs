@@ -34,7 +34,7 @@ impl Database {
                 std::fs::write(dir.join("data/local.conf"), settings).expect("its directory can be written");
                 embedded.ensure_running().await.expect("the database starts again");
             }
-            let db = connect(&embedded.url()).expect("its URL is one");
+            let (db, _) = connect(&embedded.url()).expect("its URL is one");
             migrate(&db).await.expect("the migrations apply");
             let pool = DeclaredPool {
                 name: "main".into(),
