@@ -162,6 +162,8 @@ impl Client {
     ) -> Result<Answer, Trouble> {
         let mut sender = self.connect().await?;
         let mut request = Request::builder().method(method).uri(path).header("host", "ctld");
+        // Nobody works for us longer than we wait.
+        request = request.header("bc-deadline-ms", deadline.as_millis().to_string());
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 /// The largest body read, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
-/// How long a body may take to arrive, so that a stalled client does not hold a connection for ever.
-const BODY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a body may take to arrive, so that a stalled client does not hold a connection for ever; each request carries it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BodyWithin(pub Duration);
 
 /// A JSON body. An empty one is read as `{}`.
 pub(super) struct Body<T>(pub T);
@@ -23,9 +25,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Body<T>, Failure> {
         refuse_other_types(request.headers())?;
-        let bytes = tokio::time::timeout(BODY_WITHIN, Bytes::from_request(request, state))
+        let BodyWithin(within) = *request.extensions().get().expect("every door sets it");
+        let bytes = tokio::time::timeout(within, Bytes::from_request(request, state))
             .await
-            .map_err(|_| invalid(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs())))?
+            .map_err(|_| invalid(format!("the body did not arrive within {} s", within.as_secs())))?
             .map_err(unread)?;
         Ok(Body(parse(if bytes.is_empty() { b"{}" } else { &bytes })?))
     }

@@ -8,6 +8,7 @@ mod act;
 mod audit;
 mod caller;
 mod check;
+mod deadline;
 mod error;
 mod events;
 mod extract;
@@ -23,6 +24,7 @@ mod position;
 mod reply;
 mod reservations;
 mod serve;
+mod slow_reader;
 mod submit;
 mod tenants;
 #[cfg(test)]
@@ -52,7 +54,8 @@ use utoipa_axum::routes;
                        RFC 3339 in UTC, and every answer that is not a success carries an error with a stable code. A success \
                        carries the header `bc-position`: what it shows was committed at or before that position. A request with \
                        `bc-at-least: POSITION` is answered only by a database that has got there: it waits up to 5 s for that, \
-                       and is then refused as UNAVAILABLE.",
+                       and is then refused as UNAVAILABLE. A request may say with `bc-deadline-ms: MILLISECONDS` how long its \
+                       caller still waits: it is not begun later than that.",
     ),
     tags(
         (name = "jobs", description = "Submitting, looking at and acting on jobs"),
@@ -114,6 +117,7 @@ pub fn router(app: App) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), position::carry))
+        .layer(middleware::from_fn(deadline::heed))
         .layer(middleware::from_fn_with_state(app.clone(), observe::count))
         .with_state(app)
 }

@@ -5,7 +5,9 @@
 //! This is the unix socket's door; the nodes' over TLS ([`super::tls`]) holds and serves its connections the same way.
 
 use super::caller::Users;
+use super::extract::BodyWithin;
 use super::router;
+use super::slow_reader::SlowReader;
 use crate::app::App;
 use crate::metrics::Open;
 use axum::Router;
@@ -31,6 +33,10 @@ pub struct Limits {
     pub header_within: Duration,
     /// How long a TLS handshake may take.
     pub handshake_within: Duration,
+    /// How long a body may take to arrive.
+    pub body_within: Duration,
+    /// How long a client may go without reading what it is sent.
+    pub read_within: Duration,
     /// How long requests under way may take to finish when the controller stops.
     pub stop_within: Duration,
 }
@@ -41,6 +47,8 @@ impl Default for Limits {
             connections: 4096,
             header_within: Duration::from_secs(60),
             handshake_within: Duration::from_secs(10),
+            body_within: Duration::from_secs(60),
+            read_within: Duration::from_secs(30),
             stop_within: Duration::from_secs(4),
         }
     }
@@ -164,6 +172,7 @@ pub(super) async fn talk(
 ) {
     let service = router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
         extend(&mut request);
+        request.extensions_mut().insert(BodyWithin(limits.body_within));
         request.extensions_mut().insert(held.clone());
         request.map(axum::body::Body::new)
     });
@@ -171,7 +180,10 @@ pub(super) async fn talk(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_within)
         .max_headers(HEADERS_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .serve_connection(
+            TokioIo::new(SlowReader::new(stream, limits.read_within)),
+            TowerToHyperService::new(service),
+        )
         .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {

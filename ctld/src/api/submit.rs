@@ -1,5 +1,6 @@
 //! Taking submissions. Each is answered after the commit that holds it, or with why it was refused.
 
+use super::deadline::Deadline;
 use super::error::{Answer, Failure, invalid};
 use super::extract::{Body, NoParams, Params};
 use crate::app::{App, Caller};
@@ -21,10 +22,11 @@ use proto::{ApiError, ErrorCode};
 pub(super) async fn submit(
     State(app): State<App>,
     caller: Caller,
+    Deadline(deadline): Deadline,
     _: Params<NoParams>,
     Body(submission): Body<Submission>,
 ) -> Result<(StatusCode, Json<Submitted>), Failure> {
-    let answer = app.submissions.submit(&caller, vec![submission]).await.pop();
+    let answer = app.submissions.submit(&caller, vec![submission], deadline).await.pop();
     let missing = || ApiError::new(ErrorCode::Internal, "the submission was not answered");
     let submitted = answer.ok_or_else(missing)??;
     Ok((StatusCode::CREATED, Json(submitted)))
@@ -39,6 +41,7 @@ pub(super) async fn submit(
 pub(super) async fn submit_batch(
     State(app): State<App>,
     caller: Caller,
+    Deadline(deadline): Deadline,
     _: Params<NoParams>,
     Body(batch): Body<SubmissionBatch>,
 ) -> Answer<SubmittedBatch> {
@@ -50,7 +53,7 @@ pub(super) async fn submit_batch(
         let message = format!("the batch has {count} jobs, over the most accepted, {SUBMISSION_BATCH_MAX}");
         return Err(ApiError::new(ErrorCode::TooLarge, message).hint("send them in several batches").into());
     }
-    let answers = app.submissions.submit(&caller, batch.jobs).await;
+    let answers = app.submissions.submit(&caller, batch.jobs, deadline).await;
     let results = answers.into_iter().map(|answer| match answer {
         Ok(submitted) => SubmittedResult::Job(submitted),
         Err(error) => SubmittedResult::Error(error),

@@ -26,7 +26,21 @@ const RETRY_FOR: Duration = Duration::from_secs(10);
 const RULES_FOR: Duration = Duration::from_secs(5);
 
 type Answer = Result<Submitted, ApiError>;
-type Item = (Prepared, oneshot::Sender<Answer>);
+
+/// A submission that waits.
+struct Item {
+    prepared: Prepared,
+    /// Until when its caller waits; it is not begun later.
+    deadline: Option<Instant>,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Item {
+    /// Whether somebody still waits for it. Whoever is gone asks again with the key.
+    fn wanted(&self) -> bool {
+        !self.answer.is_closed() && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    }
+}
 
 /// Where submissions are gathered and committed. Cheap to clone.
 #[derive(Clone)]
@@ -52,8 +66,13 @@ impl Submissions {
         Submissions { db, queue, rules: Arc::default() }
     }
 
-    /// Checks and stores submissions; answers each, in order, after its commit.
-    pub async fn submit(&self, caller: &Caller, jobs: Vec<Submission>) -> Vec<Answer> {
+    /// Checks and stores submissions; answers each, in order, after its commit. None is begun after the deadline.
+    pub async fn submit(
+        &self,
+        caller: &Caller,
+        jobs: Vec<Submission>,
+        deadline: Option<Instant>,
+    ) -> Vec<Answer> {
         let rules = match self.rules(&caller.tenant).await {
             Ok(rules) => rules,
             Err(error) => {
@@ -63,7 +82,7 @@ impl Submissions {
         };
         let mut waiting: Vec<Result<oneshot::Receiver<Answer>, Answer>> = Vec::with_capacity(jobs.len());
         for job in jobs {
-            waiting.push(match self.take(caller, &rules, &job).await {
+            waiting.push(match self.take(caller, &rules, &job, deadline).await {
                 Ok(receiver) => Ok(receiver),
                 Err(refusal) => Err(self.replay_of(caller, &rules, &job, refusal).await),
             });
@@ -111,6 +130,7 @@ impl Submissions {
         caller: &Caller,
         rules: &Rules,
         submission: &Submission,
+        deadline: Option<Instant>,
     ) -> Result<oneshot::Receiver<Answer>, ApiError> {
         let reservation = self.reservation(caller, submission).await?;
         // The submission is kept as it came: the same one must read the same however its reservation fares.
@@ -134,7 +154,7 @@ impl Submissions {
             reservation_id: reservation.map(|admits| admits.id),
         };
         let (answer, receiver) = oneshot::channel();
-        self.queue.try_send((prepared, answer)).map_err(|error| match error {
+        self.queue.try_send(Item { prepared, deadline, answer }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 ApiError::new(ErrorCode::Overloaded, format!("{QUEUE_MAX} submissions are waiting already"))
                     .hint("try again in a moment")
@@ -162,6 +182,11 @@ impl Submissions {
     }
 }
 
+fn not_begun() -> ApiError {
+    ApiError::new(ErrorCode::Overloaded, "the submission's time was over before its turn came")
+        .hint("nothing was stored; try again, with more time")
+}
+
 fn stopping() -> ApiError {
     ApiError::new(ErrorCode::Unavailable, "the controller is stopping").hint("try again in a moment")
 }
@@ -172,7 +197,17 @@ async fn gather(db: PgPool, mut items: mpsc::Receiver<Item>, wakes: Arc<Wakes>, 
         if batch.is_empty() {
             return;
         }
-        let (prepared, answers): (Vec<Prepared>, Vec<oneshot::Sender<Answer>>) = batch.into_iter().unzip();
+        let (batch, unwanted): (Vec<Item>, Vec<Item>) = batch.into_iter().partition(Item::wanted);
+        for item in unwanted {
+            let late = Err(not_begun());
+            metrics.submission(&late);
+            let _ = item.answer.send(late);
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        let (prepared, answers): (Vec<Prepared>, Vec<oneshot::Sender<Answer>>) =
+            batch.into_iter().map(|item| (item.prepared, item.answer)).unzip();
         let begun = Instant::now();
         // The keys make trying again safe, also when a commit's outcome is not known.
         let result = (|| commit(&db, &prepared))
@@ -276,7 +311,7 @@ mod tests {
             [(&[("a", true)][..], false), (&[("b", false)], true), (&[("c", true), ("d", false)], true)]
         {
             let jobs = keys.iter().map(|(key, hold)| job(key, *hold)).collect();
-            for answer in submissions.submit(&caller, jobs).await {
+            for answer in submissions.submit(&caller, jobs, None).await {
                 assert!(!answer.unwrap().replayed);
             }
             assert_eq!(wakes.planner_woken().now_or_never().is_some(), woken, "{keys:?}");
@@ -301,14 +336,58 @@ mod tests {
                 "chdir": "/", "umask": 18, "cpus": 1, "nodes": 1, "reservation": "r" });
             serde_json::from_value(body).unwrap()
         };
-        let first = submissions.submit(&caller, vec![job("n")]).await.remove(0).unwrap();
+        let first = submissions.submit(&caller, vec![job("n")], None).await.remove(0).unwrap();
         sqlx::query("UPDATE reservations SET state = 'completed', ended_at = compute_now()")
             .execute(&db)
             .await
             .unwrap();
-        let again = submissions.submit(&caller, vec![job("n")]).await.remove(0).unwrap();
+        let again = submissions.submit(&caller, vec![job("n")], None).await.remove(0).unwrap();
         assert_eq!((again.id, again.replayed), (first.id, true));
-        let other = submissions.submit(&caller, vec![job("other")]).await.remove(0).unwrap_err();
+        let other = submissions.submit(&caller, vec![job("other")], None).await.remove(0).unwrap_err();
         assert_eq!(other.code, ErrorCode::NotFound, "another body is no replay");
+    }
+
+    #[sqlx::test(migrations = "../migrations")]
+    async fn what_nobody_waits_for_any_more_is_not_begun(db: PgPool) {
+        with_pool(&db).await;
+        let submissions = Submissions::start(db.clone(), Arc::default(), Arc::default());
+        let caller = alice();
+        let job = |key: &str| -> Submission {
+            let body = serde_json::json!({ "idempotency_key": key, "name": "n", "script": "#!/bin/sh\n",
+                "chdir": "/", "umask": 18, "cpus": 1, "nodes": 1 });
+            serde_json::from_value(body).unwrap()
+        };
+        // The gatherer cannot commit while somebody holds the pools; what comes meanwhile waits for its turn.
+        let mut holding = db.begin().await.unwrap();
+        sqlx::query("LOCK TABLE jobs IN EXCLUSIVE MODE").execute(&mut *holding).await.unwrap();
+        let first = {
+            let (submissions, caller, job) = (submissions.clone(), caller.clone(), job("first"));
+            tokio::spawn(async move { submissions.submit(&caller, vec![job], None).await })
+        };
+        let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
+        while !sqlx::query_scalar::<_, bool>(waits).fetch_one(&db).await.unwrap() {
+            tokio::task::yield_now().await;
+        }
+        // Both stand in the queue behind it; then the one's caller goes, and the other's time is over.
+        let gone = {
+            let (submissions, caller, job) = (submissions.clone(), caller.clone(), job("gone"));
+            tokio::spawn(async move { submissions.submit(&caller, vec![job], None).await })
+        };
+        let late = {
+            let (submissions, caller, job) = (submissions.clone(), caller.clone(), job("late"));
+            let now = Some(Instant::now());
+            tokio::spawn(async move { submissions.submit(&caller, vec![job], now).await })
+        };
+        while submissions.queue.capacity() > QUEUE_MAX - 2 {
+            tokio::task::yield_now().await;
+        }
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        holding.rollback().await.unwrap();
+        assert_eq!(late.await.unwrap().remove(0).unwrap_err().code, ErrorCode::Overloaded);
+        assert!(first.await.unwrap().remove(0).is_ok());
+        let keys: Vec<String> =
+            sqlx::query_scalar("SELECT key FROM idempotency_keys").fetch_all(&db).await.unwrap();
+        assert_eq!(keys, ["first"]);
     }
 }

@@ -89,3 +89,54 @@ async fn a_node_session_is_a_websocket_for_the_daemons_own_users(db: PgPool) {
     drop(opened);
     tokio::time::timeout(PATIENCE, door.serving).await.unwrap().unwrap().unwrap();
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_client_that_reads_nothing_is_cut_off_and_its_place_given_to_another(db: PgPool) {
+    let limits = Limits { connections: 1, read_within: Duration::from_millis(150), ..Limits::default() };
+    let door = Door::open_within(db, limits).await;
+    let mut deaf = connect(&door.socket).await;
+    // Questions whose answers fill every buffer on the way, none of them read.
+    let question = b"GET /v1/openapi.json HTTP/1.1\r\nhost: c\r\n\r\n";
+    let mut asked = 0;
+    let stuck = async {
+        while asked < 10_000 && deaf.write_all(question).await.is_ok() {
+            asked += 1;
+        }
+    };
+    tokio::time::timeout(PATIENCE, stuck).await.expect("the connection is closed");
+    assert!(asked < 10_000);
+    let answer =
+        tokio::time::timeout(PATIENCE, ask(connect(&door.socket).await, "GET", "/v1/pools", "")).await;
+    assert_eq!(answer.unwrap().status, StatusCode::OK);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_body_that_never_ends_is_refused_in_time(db: PgPool) {
+    let limits = Limits { body_within: Duration::from_millis(150), ..Limits::default() };
+    let door = Door::open_within(db, limits).await;
+    let mut slow = connect(&door.socket).await;
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: c\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{";
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    tokio::time::timeout(PATIENCE, slow.read_exact(&mut answer)).await.expect("an answer").unwrap();
+    assert_eq!(answer, b"HTTP/1.1 400");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_question_is_not_worked_on_beyond_its_deadline_and_an_act_not_begun(db: PgPool) {
+    let door = Door::open(db.clone()).await;
+    let with = |ms: &str| vec![("bc-deadline-ms", ms.to_owned())];
+    assert_eq!(door.ask_with("GET", "/v1/pools", with("5000")).await.status, StatusCode::OK);
+    let refused = door.ask_with("GET", "/v1/pools", with("soon")).await;
+    assert_eq!((refused.status.as_u16(), refused.error().0), (400, "INVALID_ARGUMENT"));
+    let refused = door.ask_with("POST", "/v1/tenants", with("0")).await;
+    assert_eq!((refused.status.as_u16(), refused.error().0), (503, "UNAVAILABLE"));
+    assert_eq!(refused.retry_after.as_deref(), Some("1"));
+    // Somebody holds what the question needs.
+    let mut holding = db.begin().await.unwrap();
+    sqlx::query("LOCK TABLE pools IN ACCESS EXCLUSIVE MODE").execute(&mut *holding).await.unwrap();
+    let begun = Instant::now();
+    let late = door.ask_with("GET", "/v1/pools", with("100")).await;
+    assert_eq!((late.status.as_u16(), late.error().0), (503, "UNAVAILABLE"));
+    assert!(begun.elapsed() < PATIENCE, "long before the lock's own end");
+}

@@ -61,7 +61,7 @@ fn offered(report: &mut Report, database: &Database, commit_is: &str) {
             tokio::time::sleep_until(due.into()).await;
             let submissions = submissions.clone();
             running.spawn(async move {
-                let answer = submissions.submit(&caller(), vec![job()]).await.remove(0);
+                let answer = submissions.submit(&caller(), vec![job()], None).await.remove(0);
                 (ms(due.elapsed()), accepted(&answer))
             });
         }
@@ -172,7 +172,7 @@ fn gathered(report: &mut Report, database: &Database, commit_is: &str, all_are: 
                 let mut taken = Vec::new();
                 while began.elapsed() < Duration::from_secs(seconds) {
                     let begun = Instant::now();
-                    let answer = submissions.submit(&caller(), vec![job()]).await.remove(0);
+                    let answer = submissions.submit(&caller(), vec![job()], None).await.remove(0);
                     taken.push(ms(begun.elapsed()));
                     assert_eq!(accepted(&answer), fits);
                 }
