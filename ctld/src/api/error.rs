@@ -4,10 +4,12 @@ use crate::store::StoreError;
 use axum::Json;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use proto::error::ErrorBody;
 use proto::{ApiError, ErrorCode};
 use std::any::Any;
+use std::cell::Cell;
 
 /// Seconds after which it makes sense to ask again, when the controller or its database cannot answer now.
 const RETRY_AFTER_S: &str = "1";
@@ -27,9 +29,33 @@ impl From<ApiError> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
+        let maybe_done = error.maybe_done() && ACT_BEGUN.try_with(Cell::get).unwrap_or(false);
         // The conversion logs what the caller is not told.
-        Failure(error.into())
+        let said = ApiError::from(error);
+        if maybe_done {
+            return Failure(
+                ApiError::new(ErrorCode::OutcomeUnknown, "the database went away while the request was carried out")
+                    .hint("look whether it was done before you ask again; a request with an idempotency key does nothing twice"),
+            );
+        }
+        Failure(said)
     }
+}
+
+tokio::task_local! {
+    /// Whether the request in hand changes something and has got as far as doing so.
+    static ACT_BEGUN: Cell<bool>;
+}
+
+/// Remembers of each request whether its act has begun.
+pub(super) async fn remember_act(request: Request, next: Next) -> Response {
+    ACT_BEGUN.scope(Cell::new(false), next.run(request)).await
+}
+
+/// The request is understood and its caller may make it: from here on it may have been carried out.
+pub(super) fn act_begins() {
+    // Outside of a request there is nothing to remember.
+    let _ = ACT_BEGUN.try_with(|begun| begun.set(true));
 }
 
 impl IntoResponse for Failure {

@@ -1,6 +1,6 @@
 //! How requests are read: bodies, queries and paths, each refused in the same form with the place that is wrong.
 
-use super::error::{Failure, invalid};
+use super::error::{Failure, act_begins, invalid};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -30,7 +30,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .await
             .map_err(|_| invalid(format!("the body did not arrive within {} s", within.as_secs())))?
             .map_err(unread)?;
-        Ok(Body(parse(if bytes.is_empty() { b"{}" } else { &bytes })?))
+        let body = parse(if bytes.is_empty() { b"{}" } else { &bytes })?;
+        // An act that has a body reads it last; one that has none says so itself.
+        act_begins();
+        Ok(Body(body))
     }
 }
 

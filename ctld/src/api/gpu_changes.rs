@@ -1,7 +1,7 @@
 //! Changes of GPUs' modes and layouts, for operators.
 
 use super::caller::Operator;
-use super::error::{Answer, invalid};
+use super::error::{Answer, act_begins, invalid};
 use super::extract::{Body, Named, NoParams, Params};
 use crate::app::{App, Caller};
 use crate::store::modes;
@@ -64,6 +64,7 @@ pub(super) async fn cancel(
     Named(id): Named,
 ) -> Answer<GpuChangeList> {
     let id: i64 = id.parse().map_err(|_| invalid(format!("{id:?} is no change's id")))?;
+    act_begins();
     let list = modes::cancel(&app.db, id).await?;
     tracing::info!(change.id = id, user.name = caller.user, "mode change cancelled");
     app.wakes.planner();

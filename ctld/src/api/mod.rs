@@ -117,6 +117,7 @@ pub fn router(app: App) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), position::carry))
+        .layer(middleware::from_fn(error::remember_act))
         .layer(middleware::from_fn(deadline::heed))
         .layer(middleware::from_fn_with_state(app.clone(), observe::count))
         .with_state(app)

@@ -1,7 +1,7 @@
 //! How nodes on other machines come to be known, for operators: join tokens, what was issued for them, and taking it back.
 
 use super::caller::Operator;
-use super::error::{Answer, Failure, invalid};
+use super::error::{Answer, Failure, act_begins, invalid};
 use super::extract::{Body, Named, NoParams, Params};
 use crate::app::{App, Caller};
 use crate::node_tls::{self, TlsError};
@@ -85,6 +85,7 @@ pub(super) async fn revoke(
     _: Params<NoParams>,
     Named(name): Named,
 ) -> Answer<NodeCertificateList> {
+    act_begins();
     let node_id = node_certificates::revoke(&app.db, &name, &caller.user).await?;
     tracing::warn!(node.name = name, user.name = caller.user, "the node's certificates are revoked");
     // Its session looks for commands, wherever it is, and finds that the node is no longer its own.

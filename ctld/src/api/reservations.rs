@@ -1,6 +1,6 @@
 //! Reservations, and the extension of what is booked.
 
-use super::error::Answer;
+use super::error::{Answer, act_begins};
 use super::extract::{Body, Named, NoParams, Params};
 use crate::app::{App, Caller};
 use crate::store::{extend, reservations};
@@ -79,6 +79,7 @@ pub(super) async fn cancel(
     _: Params<NoParams>,
     Named(name): Named,
 ) -> Answer<ReservationList> {
+    act_begins();
     let ids = reservations::cancel(&app.db, &caller, &name).await?;
     tracing::info!(
         reservation.name = name,

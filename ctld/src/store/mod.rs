@@ -105,6 +105,24 @@ impl StoreError {
 }
 
 impl StoreError {
+    /// Whether the act may have been committed all the same: its connection was lost on the way, or the server was told to stop, which
+    /// also ends a commit that waits for a standby. Other errors end the transaction, or come before it.
+    pub fn maybe_done(&self) -> bool {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let StoreError::Database(error) = self else { return false };
+        match error {
+            // These two are of connecting.
+            sqlx::Error::Io(io) => !matches!(io.kind(), ConnectionRefused | NotFound),
+            sqlx::Error::WorkerCrashed | sqlx::Error::Protocol(_) => true,
+            sqlx::Error::Database(db) => db
+                .code()
+                .is_some_and(|code| matches!(code.as_ref(), "57P01" | "57P02") || code.starts_with("08")),
+            _ => false,
+        }
+    }
+}
+
+impl StoreError {
     /// Whether a unique key was there already.
     pub fn is_duplicate(&self) -> bool {
         let StoreError::Database(sqlx::Error::Database(error)) = self else { return false };

@@ -140,3 +140,27 @@ async fn a_question_is_not_worked_on_beyond_its_deadline_and_an_act_not_begun(db
     assert_eq!((late.status.as_u16(), late.error().0), (503, "UNAVAILABLE"));
     assert!(begun.elapsed() < PATIENCE, "long before the lock's own end");
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_act_whose_connection_to_the_database_is_lost_has_an_unknown_outcome_and_a_question_none(
+    db: PgPool,
+) {
+    let door = Door::open(db.clone()).await;
+    let lose_the_waiting = || async {
+        let waits = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        until("the request waits and loses its connection", async || {
+            sqlx::query_scalar::<_, i64>(waits).fetch_one(&db).await.unwrap() == 1
+        })
+        .await;
+    };
+    let mut holding = db.begin().await.unwrap();
+    sqlx::query("LOCK TABLE tenants IN EXCLUSIVE MODE").execute(&mut *holding).await.unwrap();
+    let (act, ()) = tokio::join!(door.ask("POST", "/v1/tenants", "{\"name\": \"t\"}"), lose_the_waiting());
+    assert_eq!((act.status.as_u16(), act.error().0), (504, "OUTCOME_UNKNOWN"), "{act:?}");
+    holding.rollback().await.unwrap();
+    let mut holding = db.begin().await.unwrap();
+    sqlx::query("LOCK TABLE pools IN ACCESS EXCLUSIVE MODE").execute(&mut *holding).await.unwrap();
+    let (question, ()) = tokio::join!(door.get("/v1/pools"), lose_the_waiting());
+    assert_eq!((question.status.as_u16(), question.error().0), (503, "UNAVAILABLE"), "{question:?}");
+}
