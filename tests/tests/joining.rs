@@ -1,5 +1,8 @@
 //! A node on another machine, as far as one machine can show it: over TCP and TLS, from the token to a job's end.
 
+use noded::address::Address;
+use noded::credentials::Place;
+use noded::renewal::renew;
 use proto::State;
 use proto::api::Connection;
 use std::net::TcpListener;
@@ -35,7 +38,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_node_joins_with_a_token_runs_jobs_over_tls_and_is_shut_out_when_it_is_revoked() {
+fn a_node_joins_with_a_token_runs_jobs_over_tls_renews_and_is_shut_out_when_it_is_revoked() {
     let port = free_port();
     let mut cluster = listening(port);
     let (root, user) = (User::root(), User::one());
@@ -69,6 +72,19 @@ fn a_node_joins_with_a_token_runs_jobs_over_tls_and_is_shut_out_when_it_is_revok
     assert_eq!(cluster.read(&user, "out"), "over the network\n");
     let shown = cluster.run(&user, "bctl", &["node", "certificates", "--noheader"]);
     assert!(shown.ok().starts_with("n1 "), "{}", shown.stdout);
+
+    // The daemon's own way to renew, early: as if a quarter of the certificate's time were over.
+    cluster.sql("UPDATE node_certificates SET issued_at = issued_at - interval '10 days'");
+    let place = Place::below(&cluster.dir().join("nodes/n1"));
+    let certificate = || std::fs::read_to_string(place.dir().join("cert.pem")).unwrap();
+    let before = certificate();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(renew(&[Address::parse(&controller).unwrap()], &place)).unwrap();
+    assert_ne!(certificate(), before);
+    assert_eq!(cluster.node("n1").connection, Connection::Connected, "the session goes on");
+    cluster.kill_node(0);
+    cluster.start_node(0);
+    cluster.nodes_connected();
 
     cluster.run(&user, "bctl", &["node", "revoke", "n1"]).refused(5);
     cluster.run(&root, "bctl", &["node", "revoke", "n1"]).ok();
