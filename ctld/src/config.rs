@@ -48,6 +48,10 @@ pub struct Config {
     pub kill_grace_s: u64,
     /// The unprivileged user that runs the embedded database when ctld is root.
     pub embedded_user: Option<String>,
+    /// Addresses that are not public and that webhooks may go to all the same, also without TLS.
+    pub webhooks_allow: Vec<ipnet::IpNet>,
+    /// A file with certificates of authorities that webhooks' receivers may have, beside those that browsers trust.
+    pub webhooks_ca: Option<PathBuf>,
     /// How long events and dead letters are kept.
     pub keep: Keep,
 }

@@ -21,3 +21,4 @@ pub mod run;
 pub mod session;
 pub mod store;
 pub mod wake;
+pub mod webhook;

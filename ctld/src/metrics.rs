@@ -16,6 +16,7 @@
 //! | `api_connections` | | API connections open |
 //! | `api_requests_total`, `api_request_seconds` | `path`, `status` / `path` | requests answered; how long each took |
 //! | `event_streams` | | streams of events open |
+//! | `deliveries_total` | `outcome`: `taken`, `failed`, `gone`, `dead` | events sent to sinks; `dead` are those given up |
 //! | `database_up` | | whether the last look at the database succeeded |
 //! | `jobs`, `tasks_pending` | `state` / | live jobs by state; tasks not yet placed |
 //! | `leases_held`, `fenced_total` | `kind`: `gateway`, `pool`, `singleton` | leases of this controller; acts that the fence refused, since the lease was another's |
@@ -77,6 +78,11 @@ struct ByKind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByOutcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPath {
     path: String,
 }
@@ -100,6 +106,7 @@ pub struct Metrics {
     node_sessions: Gauge,
     api_connections: Gauge,
     event_streams: Gauge,
+    deliveries: Family<ByOutcome, Counter>,
     api_requests: Family<ByPathAndStatus, Counter>,
     api_request_seconds: Family<ByPath, Histogram, fn() -> Histogram>,
     leases_held: Family<ByKind, Gauge>,
@@ -147,6 +154,7 @@ impl Default for Metrics {
             node_sessions: Gauge::default(),
             api_connections: Gauge::default(),
             event_streams: Gauge::default(),
+            deliveries: Family::default(),
             api_requests: Family::default(),
             api_request_seconds: Family::new_with_constructor(seconds),
             leases_held: Family::default(),
@@ -172,6 +180,7 @@ impl Default for Metrics {
         all.register("node_sessions", "Node sessions open in this process", metrics.node_sessions.clone());
         all.register("api_connections", "API connections open", metrics.api_connections.clone());
         all.register("event_streams", "Streams of events open", metrics.event_streams.clone());
+        all.register("deliveries", "Events sent to sinks", metrics.deliveries.clone());
         all.register("api_requests", "Requests answered", metrics.api_requests.clone());
         all.register("api_request_seconds", "Time to answer a request", metrics.api_request_seconds.clone());
         all.register("leases_held", "Leases of this controller", metrics.leases_held.clone());
@@ -257,6 +266,11 @@ impl Metrics {
     #[must_use = "the stream counts as open only while this lives"]
     pub fn stream_open(&self) -> Open {
         Open::new(&self.event_streams)
+    }
+
+    /// An event was sent to a sink: `taken`, `failed`, `gone`, and `dead` when it was given up.
+    pub fn delivery(&self, outcome: &'static str) {
+        self.deliveries.get_or_create(&ByOutcome { outcome }).inc();
     }
 
     /// A request was answered. `path` is the route's pattern, never what was asked for: labels must not grow with use.

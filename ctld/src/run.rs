@@ -61,6 +61,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tasks.spawn(reconcile::modes::run(app.clone()));
     tasks.spawn(reconcile::audit::run(app.clone()));
     tasks.spawn(reconcile::retention::run(app.clone()));
+    tasks.spawn(reconcile::sinks::run(app.clone()));
     tasks.spawn(reconcile::holds::run(app.clone()));
     tasks.spawn(reconcile::liveness::run(app.clone()));
     tasks.spawn(events::run(app.clone()));

@@ -28,6 +28,10 @@
 //! | `GET /v1/quotas`, `GET /v1/tenants/{name}/quota` | → [`QuotaList`] |
 //! | `POST /v1/tenants/{name}/quota` | [`QuotaRequest`] → [`QuotaList`] |
 //! | `GET /v1/events?after=&type=&job=&follow=` | → a stream of [`crate::Event`]s, see [`crate::event`] |
+//! | `GET /v1/sinks`, `POST /v1/sinks` | for operators; [`SinkRequest`] → [`SinkList`] / 201 [`SinkAdded`] |
+//! | `GET /v1/sinks/{id}`, `POST /v1/sinks/{id}/{pause,resume,delete}` | → [`SinkList`] |
+//! | `GET /v1/sinks/{id}/dead-letters` | → [`DeadLetterList`] |
+//! | `POST /v1/sinks/{id}/replay` | [`ReplayRequest`] → [`ReplayAnswer`] |
 //! | `GET /v1/check` | → [`Health`] |
 //! | `GET /v1/audit?invariant=…` | for operators; `invariant` names some, separated by commas → [`Audit`] |
 //! | `POST /v1/node-tokens` | for operators; [`NodeTokenRequest`] → 201 [`NodeToken`] |
@@ -47,6 +51,7 @@ mod jobs;
 mod node_certificates;
 mod nodes;
 mod reservations;
+mod sinks;
 mod submission;
 mod tenants;
 
@@ -58,5 +63,6 @@ pub use jobs::*;
 pub use node_certificates::*;
 pub use nodes::*;
 pub use reservations::*;
+pub use sinks::*;
 pub use submission::*;
 pub use tenants::*;

@@ -4,6 +4,7 @@ use super::events::EventsArgs;
 use super::gpus::GpuAct;
 use super::holds::args::{DrainArgs, HoldsArgs, ResumeArgs};
 use super::reservations::args::{ExtendArgs, ReservationAct, ReserveArgs};
+use super::sinks::SinkAct;
 use crate::up::{Down, Up};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -62,6 +63,9 @@ pub enum Act {
     Audit(AuditArgs),
     /// Show what happened, and with --follow what happens
     Events(EventsArgs),
+    /// Have events sent to webhooks
+    #[command(subcommand)]
+    Sink(SinkAct),
     /// Start a cluster on this machine
     Up(Up),
     /// Stop the cluster that `bctl up` started

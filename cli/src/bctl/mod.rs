@@ -11,6 +11,7 @@ pub mod gpus;
 pub mod holds;
 mod nodes;
 pub mod reservations;
+pub mod sinks;
 mod tenants;
 
 use crate::bcancel::{report, split};
@@ -52,6 +53,7 @@ pub fn main() -> ExitCode {
             Act::Check(args) => frame::block_on(check(args)),
             Act::Audit(args) => frame::block_on(audit::audit(args)),
             Act::Events(args) => frame::block_on(events::events(args)),
+            Act::Sink(act) => frame::block_on(sinks::sink(act)),
             Act::Up(args) => up::up(args),
             Act::Down(args) => up::down(args),
             Act::Completions(args) => completions(args.shell),

@@ -88,6 +88,8 @@ fn leases_check(leases: Option<&[Seen]>, me: &Owner) -> HealthCheck {
     let alive = gateways.iter().filter(|lease| lease.left_s > 0.0).count();
     let idle: Vec<String> = work
         .iter()
+        // Nobody sees to a sink that was paused or deleted.
+        .filter(|lease| !lease.name.starts_with("singleton:outbox-dispatch:"))
         .filter(|lease| lease.left_s <= -TAKEN_OVER_WITHIN_S)
         .map(|lease| format!("{} ({:.0} s ago)", lease.name, -lease.left_s))
         .collect();

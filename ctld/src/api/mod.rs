@@ -24,6 +24,7 @@ mod position;
 mod reply;
 mod reservations;
 mod serve;
+mod sinks;
 mod slow_reader;
 mod submit;
 mod tenants;
@@ -100,6 +101,13 @@ pub fn router(app: App) -> Router {
         .routes(routes!(tenants::quotas))
         .routes(routes!(tenants::quota, tenants::set_quota))
         .routes(routes!(events::stream))
+        .routes(routes!(sinks::list, sinks::add))
+        .routes(routes!(sinks::show))
+        .routes(routes!(sinks::pause))
+        .routes(routes!(sinks::resume))
+        .routes(routes!(sinks::delete))
+        .routes(routes!(sinks::dead_letters))
+        .routes(routes!(sinks::replay))
         .routes(routes!(check::check))
         .routes(routes!(audit::audit))
         .routes(routes!(node_certificates::token))

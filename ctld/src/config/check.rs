@@ -33,7 +33,7 @@ const UNSERVED_KEEP_DAYS: u64 = 30;
 const KEEP_MIN_S: u64 = 3600;
 
 /// The keys of the file and of a pool; the tests hold them against the structs that read them.
-pub(super) const KEYS: [&str; 15] = [
+pub(super) const KEYS: [&str; 17] = [
     "cluster",
     "database",
     "dead_letters_keep",
@@ -49,6 +49,8 @@ pub(super) const KEYS: [&str; 15] = [
     "pools",
     "socket",
     "state_dir",
+    "webhooks_allow",
+    "webhooks_ca",
 ];
 pub(super) const POOL_KEYS: [&str; 9] = [
     "cpu_ratio",
@@ -107,6 +109,9 @@ pub(super) struct RawConfig {
     events_keep: Option<Spanned<String>>,
     events_keep_unserved: Option<Spanned<String>>,
     dead_letters_keep: Option<Spanned<String>>,
+    #[serde(default)]
+    webhooks_allow: Vec<Spanned<String>>,
+    webhooks_ca: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +179,8 @@ impl Problems<'_> {
             pools: self.pools(raw.pools),
             kill_grace_s: self.kill_grace_s(raw.kill_grace_s),
             embedded_user: raw.embedded_user.map(|user| self.user("embedded_user", user)),
+            webhooks_allow: raw.webhooks_allow.into_iter().filter_map(|net| self.network(&net)).collect(),
+            webhooks_ca: raw.webhooks_ca.map(|path| self.absolute("webhooks_ca", Some(path), "", usize::MAX)),
             keep: self.keep(raw.events_keep, raw.events_keep_unserved, raw.dead_letters_keep),
         }
     }
@@ -316,6 +323,20 @@ impl Problems<'_> {
             self.add(raw.span(), text);
         }
         raw.into_inner()
+    }
+
+    fn network(&mut self, raw: &Spanned<String>) -> Option<ipnet::IpNet> {
+        let text = raw.get_ref();
+        let net = text.parse().ok();
+        let net = net.or_else(|| text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from));
+        if net.is_none() {
+            let text = format!(
+                "webhooks_allow: \"{}\" is no network: expected addresses such as \"10.0.0.0/8\" or \"127.0.0.1/32\"",
+                text.escape_default()
+            );
+            self.add(raw.span(), text);
+        }
+        net
     }
 
     fn keep(

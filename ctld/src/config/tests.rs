@@ -42,6 +42,8 @@ fn every_key_is_read() {
         events_keep = "2-00:00:00"
         events_keep_unserved = "3-00:00:00"
         dead_letters_keep = "12:00:00"
+        webhooks_allow = ["10.0.0.0/8", "::1"]
+        webhooks_ca = "/etc/ssl/own.pem"
         [pools.gpu]
         default = true
         time_limit_max = "2-00:00:00"
@@ -59,6 +61,8 @@ fn every_key_is_read() {
     assert_eq!(config.listen, Some("[::]:7443".parse().unwrap()));
     assert_eq!(config.listen_names, ["ctld.example.org", "10.0.0.1"]);
     assert_eq!(config.node_certificate_days, 90);
+    assert_eq!(config.webhooks_allow, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+    assert_eq!(config.webhooks_ca.as_deref(), Some(Path::new("/etc/ssl/own.pem")));
     let hours = |keep: std::time::Duration| keep.as_secs() / 3600;
     assert_eq!(
         (hours(config.keep.events), hours(config.keep.unserved), hours(config.keep.dead_letters)),
@@ -144,6 +148,8 @@ fn values_that_will_not_do_are_refused_with_the_reason() {
         ("database = \"postgres://h/d\"\nembedded_user = \"x\"", "no meaning when `database` is a URL"),
         ("operators = [\"a b\"]", "\"a b\" is no user name"),
         ("kill_grace_s = \"soon\"", "invalid type"),
+        ("webhooks_allow = [\"10.0.0.0/40\"]", "is no network"),
+        ("webhooks_ca = \"own.pem\"", "absolute path"),
         ("events_keep = \"1\"", "an hour or more"),
         ("events_keep = \"week\"", "events_keep"),
         ("events_keep_unserved = \"2:00:00\"", "shorter than events_keep"),

@@ -7,3 +7,4 @@ pub mod modes;
 pub mod planner;
 pub mod reservations;
 pub mod retention;
+pub mod sinks;

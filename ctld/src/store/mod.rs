@@ -28,6 +28,7 @@ pub mod quotas;
 pub mod read;
 pub mod reservations;
 pub mod servers;
+pub mod sinks;
 pub mod snapshot;
 mod steps;
 pub mod submit;

@@ -206,3 +206,39 @@ async fn places_that_cannot_be_gone_on_from_are_named(db: PgPool) {
     assert!(came.data["error"]["message"].as_str().unwrap().contains("no longer kept"));
     assert!(stream.next().await.is_none());
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_sink_is_made_only_where_webhooks_may_go_and_its_secret_is_shown_once(db: PgPool) {
+    let door = Door::open(db.clone()).await;
+    for (body, said) in [
+        (json!({"url": "https://127.0.0.1/x"}), "a loopback address"),
+        (json!({"url": "https://localhost/x"}), "a loopback address"),
+        (json!({"url": "https://169.254.169.254/latest"}), "metadata"),
+        (json!({"url": "https://[::ffff:10.0.0.1]/"}), "a private address"),
+        (json!({"url": "http://1.1.1.1/"}), "without TLS"),
+        (json!({"url": "gopher://1.1.1.1/"}), "must begin with https://"),
+        (json!({"url": "https://1.1.1.1/", "secret": "hunter2"}), "the secret is none"),
+        (json!({"url": "https://1.1.1.1/", "types": ["jobz"]}), "no event is of type"),
+        (json!({"url": "https://1.1.1.1/", "tenant": "nobody"}), "nobody"),
+    ] {
+        let answer = door.ask("POST", "/v1/sinks", &body.to_string()).await;
+        assert!(!answer.status.is_success() && answer.error().1.contains(said), "{body}: {}", answer.text);
+        assert!(!answer.text.contains("hunter2"));
+    }
+    let added = door
+        .ask("POST", "/v1/sinks", &json!({"url": "https://1.1.1.1/x", "types": ["job"]}).to_string())
+        .await;
+    let (id, secret) = (&added.json["sink"]["id"], added.json["secret"].as_str().unwrap());
+    assert!(added.status.as_u16() == 201 && secret.starts_with("whsec_"), "{}", added.text);
+    for path in ["/v1/sinks".to_owned(), format!("/v1/sinks/{id}"), format!("/v1/sinks/{id}/dead-letters")] {
+        let answer = door.get(&path).await;
+        assert!(answer.status.is_success() && !answer.text.contains("whsec_"), "{path}: {}", answer.text);
+    }
+    let paused = door.ask("POST", &format!("/v1/sinks/{id}/pause"), "").await;
+    assert_eq!(paused.json["sinks"][0]["state"], "paused", "{}", paused.text);
+    if super::door::can_be_nobody() {
+        assert_eq!(door.ask_as_nobody("GET", "/v1/sinks", "").await.error().0, "PERMISSION_DENIED");
+    }
+    assert!(door.ask("POST", &format!("/v1/sinks/{id}/delete"), "").await.status.is_success());
+    assert_eq!(door.get(&format!("/v1/sinks/{id}")).await.error().0, "NOT_FOUND");
+}

@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 const GRACE_S: u32 = 30;
 
 /// A user.
-pub(in crate::store) fn caller(user: &str) -> Caller {
+pub(crate) fn caller(user: &str) -> Caller {
     Caller { uid: 1000, gid: 1000, user: user.into(), tenant: "default".into(), operator: user == "root" }
 }
 
