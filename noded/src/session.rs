@@ -23,8 +23,9 @@ const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// After a refusal, which lasts until somebody changes something.
 const REFUSED_WAIT: Duration = Duration::from_secs(5);
-/// A controller sends pings; one that is silent for so long is dead.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// A controller sends a ping each 5 s; one that is silent for so long is dead, or as good as dead: its lease is over, and another can be
+/// asked.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// A controller that accepts a connection answers within this.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 

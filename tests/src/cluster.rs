@@ -61,6 +61,8 @@ impl NodeOptions {
 pub struct ClusterOptions {
     /// The nodes.
     pub nodes: Vec<NodeOptions>,
+    /// Further controllers over the first one's database.
+    pub further_ctlds: usize,
     /// Seconds between SIGTERM and SIGKILL.
     pub kill_grace_s: u64,
     /// Further lines of `ctld.toml`; tables such as `[pools.x]` last.
@@ -77,6 +79,7 @@ impl Default for ClusterOptions {
     fn default() -> ClusterOptions {
         ClusterOptions {
             nodes: vec![NodeOptions::named("n1")],
+            further_ctlds: 0,
             kill_grace_s: 2,
             ctld: String::new(),
             fresh_database: false,
@@ -90,6 +93,7 @@ impl Default for ClusterOptions {
 pub struct Cluster {
     options: ClusterOptions,
     ctld: Option<Daemon>,
+    further: Vec<Option<Daemon>>,
     nodes: Vec<Option<Daemon>>,
     commands: PathBuf,
     /// Last, so that the daemons are dropped before their directory is cleared.
@@ -132,11 +136,74 @@ impl Cluster {
         }
         let commands = programs::for_users(&scratch);
         let nodes = options.nodes.iter().map(|_| None).collect();
-        let mut cluster = Cluster { options, ctld: None, nodes, commands, scratch };
+        let further = (0..options.further_ctlds).map(|_| None).collect();
+        let mut cluster = Cluster { options, ctld: None, further, nodes, commands, scratch };
         cluster.configure();
         cluster.start_ctld();
         cluster.ready();
+        for index in 0..cluster.options.further_ctlds {
+            cluster.configure_further(index);
+            cluster.start_further(index);
+        }
         cluster
+    }
+
+    /// Configures another controller over the first one's database.
+    fn configure_further(&self, index: usize) {
+        let options = &self.options;
+        let text = format!(
+            "database = \"{}\"\nstate_dir = \"{}\"\nsocket = \"{}\"\nkill_grace_s = {}\nlog = \"{}\"\n{}",
+            self.database_url(),
+            self.dir().join(format!("ctld{}", index + 2)).display(),
+            self.further_socket(index).display(),
+            options.kill_grace_s,
+            options.log,
+            options.ctld
+        );
+        std::fs::write(self.dir().join(format!("ctld{}.toml", index + 2)), text)
+            .expect("our own directory can be written");
+    }
+
+    /// Starts a further controller and waits until it answers.
+    pub fn start_further(&mut self, index: usize) {
+        let name = format!("ctld{}", index + 2);
+        let (config, log) =
+            (self.dir().join(format!("{name}.toml")), self.dir().join(format!("log/{name}.log")));
+        let mut daemon = Daemon::start(&name, &program("ctld"), &config, &log);
+        let socket = self.further_socket(index);
+        let ready =
+            becomes(READY_WITHIN, || health(&socket).is_some_and(|h| answers(&h)) || !daemon.running());
+        assert!(ready && daemon.running(), "{name} does not start:\n{}", daemon.log_tail());
+        self.further[index] = Some(daemon);
+    }
+
+    /// `kill -9` of a further controller.
+    pub fn kill_further(&mut self, index: usize) {
+        if let Some(mut daemon) = self.further[index].take() {
+            daemon.kill();
+        }
+    }
+
+    /// A further controller's process id.
+    pub fn further_pid(&self, index: usize) -> i32 {
+        self.further[index].as_ref().expect("the controller runs").pid()
+    }
+
+    /// The socket of a further controller.
+    pub fn further_socket(&self, index: usize) -> PathBuf {
+        self.dir().join(format!("run/ctld{}.sock", index + 2))
+    }
+
+    /// Every controller's socket.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        let further = (0..self.options.further_ctlds).map(|index| self.further_socket(index));
+        std::iter::once(self.socket()).chain(further).collect()
+    }
+
+    /// Where the database is, by whichever controller answers.
+    pub fn database_url(&self) -> String {
+        let found = self.sockets().iter().find_map(|socket| health(socket)?.database);
+        found.expect("root is told the database by a controller").url
     }
 
     fn configure(&self) {
@@ -156,9 +223,13 @@ impl Cluster {
             let gpus = node.gpus.iter().map(|gpu| format!("\"{gpu}\"")).collect::<Vec<_>>().join(", ");
             let _ = write!(
                 text,
-                "controller = \"{}\"\nstate_dir = \"{dir}/nodes/{name}\"\ncgroup_base = \"{}\"\ncpus = {}\nmem = {}\n\
+                "controller = [{}]\nstate_dir = \"{dir}/nodes/{name}\"\ncgroup_base = \"{}\"\ncpus = {}\nmem = {}\n\
                  gpus = [{gpus}]\nroot_jobs = \"allow\"\npids_max = {}\nlog = \"{}\"\n",
-                self.server(),
+                self.sockets()
+                    .iter()
+                    .map(|socket| format!("\"unix://{}\"", socket.display()))
+                    .collect::<Vec<_>>()
+                    .join(", "),
                 self.base(),
                 node.cpus,
                 node.mem_mib,
@@ -187,9 +258,11 @@ impl Cluster {
         self.dir().join("run/ctld.sock")
     }
 
-    /// The API's address.
+    /// The API's address; with several controllers, all of theirs.
     pub fn server(&self) -> String {
-        format!("unix://{}", self.socket().display())
+        let sockets = self.sockets();
+        let addresses: Vec<String> = sockets.iter().map(|s| format!("unix://{}", s.display())).collect();
+        addresses.join(",")
     }
 
     /// The directory of the commands, for scripts that call them.
@@ -246,7 +319,6 @@ impl Cluster {
     /// Waits until the controller answers.
     pub fn ready(&mut self) {
         let socket = self.socket();
-        let health = |socket: &Path| Connection::open(socket).ok()?.get::<Health>("/v1/check").ok();
         let daemon = self.ctld.as_mut().expect("the controller was started");
         let ready = becomes(READY_WITHIN, || {
             health(&socket).is_some_and(|health| answers(&health)) || !daemon.running()
@@ -461,8 +533,7 @@ impl Cluster {
 
     #[track_caller]
     fn psql(&self, query: &str, options: &[&str]) -> String {
-        let health: Health = self.api().get("/v1/check").expect("the controller answers");
-        let url = health.database.expect("root is told the database").url;
+        let url = self.database_url();
         // A user in the URL would win over the option.
         let url =
             if options.is_empty() { url } else { url.split("&user=").next().unwrap_or(&url).to_owned() };
@@ -486,6 +557,10 @@ impl Cluster {
     }
 }
 
+fn health(socket: &Path) -> Option<Health> {
+    Connection::open(socket).ok()?.get("/v1/check").ok()
+}
+
 /// A controller with a database; nodes may be missing.
 fn answers(health: &Health) -> bool {
     health.checks.iter().any(|check| check.name == "database" && check.ok)
@@ -494,14 +569,16 @@ fn answers(health: &Health) -> bool {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for daemon in self.ctld.iter().chain(self.nodes.iter().flatten()) {
+            let further = self.further.iter().flatten();
+            for daemon in self.ctld.iter().chain(further).chain(self.nodes.iter().flatten()) {
                 eprintln!("---- the end of {}'s log:\n{}", daemon.name(), daemon.log_tail());
             }
         }
         // Every end-to-end test ends with an audit, if its controller is still there to make one.
         let there = !std::thread::panicking() && self.ctld.as_mut().is_some_and(Daemon::running);
         let audit = if there { self.audit() } else { None };
-        for daemon in self.nodes.iter_mut().flatten().chain(self.ctld.iter_mut()) {
+        let controllers = self.further.iter_mut().flatten().chain(self.ctld.iter_mut());
+        for daemon in self.nodes.iter_mut().flatten().chain(controllers) {
             daemon.kill();
         }
         if let Some(audit) = audit.filter(|audit| !audit.ok) {

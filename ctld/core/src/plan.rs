@@ -73,6 +73,8 @@ pub struct Shape {
     pub exclusive: bool,
     /// All of the node's memory.
     pub mem_all: bool,
+    /// Nodes on which it failed for no fault of its own that is known: not these while there are others. Ascending.
+    pub avoid: Vec<i64>,
 }
 
 /// A job with tasks to place.
@@ -352,6 +354,9 @@ fn checks_on(node: &NodeFree, shape: &Shape) -> Vec<Check> {
         total,
     };
     let mut failed = Vec::new();
+    if shape.avoid.binary_search(&node.id).is_ok() {
+        failed.push(check(FAILED_HERE, 1, 0, 1));
+    }
     let [cpus_free, mem_free, disk_free] = node.amounts.free_over(shape.lasts_us);
     let Amounts { cpus: all_cpus, mem_mib: all_mem, disk_mib: all_disk, .. } = &node.amounts;
     let cpus = if shape.exclusive { all_cpus.total.max(shape.cpus) } else { shape.cpus };
@@ -397,6 +402,9 @@ fn checks_on(node: &NodeFree, shape: &Shape) -> Vec<Check> {
     failed
 }
 
+/// What a check of a node is of on which the job failed before.
+const FAILED_HERE: &str = "another_try_here";
+
 /// What a check of the time before a maintenance is of.
 const BEFORE_MAINTENANCE: &str = "seconds_before_maintenance";
 
@@ -425,6 +433,9 @@ fn unschedulable(nodes: &[NodeFree], shape: &Shape, fitting: usize) -> Condition
         format!("asks for {wanted} nodes at once with {}; {fitting} fit it now", asks(shape))
     } else {
         match failing.first().and_then(|checks| checks.first()) {
+            Some(c) if c.resource == FAILED_HERE => {
+                format!("waits for another node: an attempt of it failed on {}", c.place)
+            }
             Some(c) if c.resource == BEFORE_MAINTENANCE => format!(
                 "may last {} with its grace; {} is under maintenance in {}",
                 show_limit((c.asked < i64::MAX / 1_000_000).then_some(c.asked.unsigned_abs())),

@@ -1,9 +1,10 @@
-//! Nodes that are away, and commands that wait for them: looked after every few seconds by whoever has the lease.
+//! Nodes that are away or launch nothing, and commands that wait for them: looked after every few seconds by whoever has the lease.
 
 use crate::app::App;
 use crate::leases::LIVENESS;
 use crate::store::StoreError;
 use crate::store::commands::expire;
+use crate::store::holds::hold_suspects;
 use crate::store::leases::Under;
 use crate::store::liveness::{give_up, look};
 use std::time::Duration;
@@ -51,6 +52,9 @@ pub async fn step(app: &App) -> Result<(), StoreError> {
         tracing::error!(node.id = id, jobs = recorded.ended_jobs.len(), "a node was given up as lost");
         app.wakes.nodes(recorded.nodes);
         app.wakes.ended(recorded.ended_jobs);
+    }
+    for (name, reason) in app.leases.heed(&lease, hold_suspects(&right).await)? {
+        tracing::error!(node.name = %name, reason, "a node is held, since it cannot launch jobs");
     }
     let expired = app.leases.heed(&lease, expire(&right).await)?;
     if expired > 0 {

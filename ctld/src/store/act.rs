@@ -174,7 +174,7 @@ pub async fn requeue(db: &PgPool, caller: &Caller, ids: &[String]) -> Result<Act
         r#"UPDATE jobs j
            SET pending = j.pending + i.tasks, cancelled = j.cancelled - i.tasks,
                state = CASE WHEN j.active > 0 THEN 'running' ELSE 'pending' END, ended_at = NULL,
-               condition = $3, version = j.version + 1
+               avoid = '{}', condition = $3, version = j.version + 1
            FROM unnest($1::bigint[], $2::text[]) AS t(id, tasks_text), LATERAL (SELECT t.tasks_text::int4multirange AS tasks) i
            WHERE j.id = t.id"#,
         &jobs,

@@ -75,6 +75,7 @@ pub const INVARIANTS: &[Invariant] = &[
         "a reservation has its place, and what runs inside takes no more",
         "reservations"
     ),
+    invariant!("events", "what ended was told", "outbox"),
 ];
 
 /// What an audit looks at.

@@ -10,13 +10,15 @@ use super::reservations::carve;
 use super::{StoreError, condition_value};
 use ctld_core::lifecycle::{Step, StopAs, StopAsked, advance, outcome};
 use ctld_core::quota::Charge;
-use proto::session::{Ended, Event};
+use proto::session::{EndCause, Ended, Event};
 use proto::{Condition, Reason, State};
 use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, HashMap};
 
 /// How often a task whose node failed is started again by itself.
 const REQUEUES_MAX: i32 = 3;
+/// How often one that could not be launched is tried on another node: it may be the node's fault, and is more likely its own.
+const LAUNCHES_MAX: i32 = 2;
 
 /// A fact about an allocation, as a session passed it on. Ages count up to the moment of recording.
 #[derive(Clone, Debug)]
@@ -54,6 +56,9 @@ struct Live {
     released: bool,
     /// Whether its task may be started again after its node failed, and was not too often already.
     may_requeue: bool,
+    /// Whether another node, of those it has not failed on, could take it: only then is a failed launch tried again.
+    elsewhere: bool,
+    number: i32,
     state: State,
     stop: Option<(StopAs, String)>,
     /// How it will have ended, once that is decided.
@@ -64,6 +69,7 @@ struct Live {
 pub async fn record(db: &PgPool, facts: &[Fact]) -> Result<Recorded, StoreError> {
     let mut tx = db.begin().await?;
     let mut live = lock(&mut tx, facts).await?;
+    find_elsewhere(&mut tx, facts, &mut live).await?;
     let owners = owners(&mut tx, facts).await?;
     let mut recorded = Recorded::default();
     let mut changes = Changes::default();
@@ -98,7 +104,7 @@ async fn lock(tx: &mut PgConnection, facts: &[Fact]) -> Result<HashMap<i64, Live
     .await?;
     let rows = sqlx::query!(
         r#"SELECT a.id, a.attempt_id, a.node_id, a.position, a.released_at IS NOT NULL AS "released!",
-               t.state, t.stop_as, t.stop_by, t.outcome, j.requeue AND t.number <= $2 AS "may_requeue!"
+               t.state, t.stop_as, t.stop_by, t.outcome, t.number, j.requeue AND t.number <= $2 AS "may_requeue!"
            FROM allocations a JOIN attempts t ON t.id = a.attempt_id JOIN jobs j ON j.id = t.job_id
            WHERE a.id = ANY($1)"#,
         &ids,
@@ -124,6 +130,8 @@ async fn lock(tx: &mut PgConnection, facts: &[Fact]) -> Result<HashMap<i64, Live
                 position: row.position,
                 released: row.released,
                 may_requeue: row.may_requeue,
+                elsewhere: false,
+                number: row.number,
                 state,
                 stop,
                 outcome: row.outcome,
@@ -131,6 +139,45 @@ async fn lock(tx: &mut PgConnection, facts: &[Fact]) -> Result<HashMap<i64, Live
         );
     }
     Ok(live)
+}
+
+/// Looks for other nodes where something failed that may be its node's fault.
+async fn find_elsewhere(
+    tx: &mut PgConnection,
+    facts: &[Fact],
+    live: &mut HashMap<i64, Live>,
+) -> Result<(), StoreError> {
+    let failed = |fact: &&Fact| match &fact.event {
+        Event::Ended(ended) => matches!(
+            ended.cause,
+            EndCause::LaunchFailed | EndCause::Refused | EndCause::Rebooted | EndCause::Lost
+        ),
+        _ => false,
+    };
+    let ids: Vec<i64> = facts.iter().filter(failed).map(|fact| fact.allocation_id).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    // What a node has in all, not what is free now: the task waits for that.
+    let elsewhere = sqlx::query_scalar!(
+        "SELECT a.id FROM allocations a JOIN attempts t ON t.id = a.attempt_id JOIN jobs j ON j.id = t.job_id
+         WHERE a.id = ANY($1) AND j.reservation_id IS NULL AND j.node_count <= (
+             SELECT count(*) FROM nodes n
+             JOIN node_resources c ON c.node_id = n.id AND c.resource = 'cpus' AND floor(c.allocatable * c.ratio) >= j.cpus
+             JOIN node_resources m ON m.node_id = n.id AND m.resource = 'mem_mib' AND floor(m.allocatable * m.ratio) >= j.mem_mib
+             WHERE n.pool_id = j.pool_id AND n.connection = 'connected' AND n.eligible AND n.id <> a.node_id AND n.id <> ALL(j.avoid)
+                 AND j.gpus <= (SELECT count(*) FROM gpus g WHERE g.node_id = n.id AND g.present AND g.eligible
+                     AND (j.gpu_type IS NULL OR lower(g.model) = lower(j.gpu_type) OR lower(g.model) LIKE lower(j.gpu_type) || '-%')))",
+        &ids
+    )
+    .fetch_all(tx)
+    .await?;
+    for id in elsewhere {
+        if let Some(allocation) = live.get_mut(&id) {
+            allocation.elsewhere = true;
+        }
+    }
+    Ok(())
 }
 
 /// The session that owns each of these nodes now; locked, so that a new session waits for this batch.
@@ -150,6 +197,8 @@ struct Changes {
     completing: Vec<i64>,
     outcomes: BTreeMap<i64, Outcome>,
     released: BTreeMap<i64, u64>,
+    /// Attempts whose job is to stay away from a node.
+    avoid: Vec<(i64, i64)>,
 }
 
 struct Started {
@@ -215,7 +264,14 @@ impl Changes {
         }
         let stop = allocation.stop.as_ref().map(|(stop_as, by)| StopAsked { stop_as: *stop_as, by });
         let (state, condition) = outcome(ended, stop);
-        let requeue = state == State::NodeFail && allocation.may_requeue && allocation.stop.is_none();
+        let not_launched = matches!(ended.cause, EndCause::LaunchFailed | EndCause::Refused)
+            && allocation.elsewhere
+            && allocation.number <= LAUNCHES_MAX;
+        let its_nodes_fault = state == State::NodeFail || not_launched;
+        let requeue = its_nodes_fault && allocation.may_requeue && allocation.stop.is_none();
+        if requeue && allocation.elsewhere {
+            self.avoid.push((allocation.attempt_id, allocation.node_id));
+        }
         self.outcomes
             .insert(allocation.attempt_id, Outcome { state, condition, requeue, ended: ended.clone() });
     }
@@ -235,6 +291,7 @@ impl Changes {
         }
         recorded.released = true;
         self.write_outcomes(tx).await?;
+        self.write_avoid(tx).await?;
         let given_back = self.release(tx).await?;
         self.close(tx, recorded, given_back).await
     }
@@ -295,7 +352,7 @@ impl Changes {
             "UPDATE attempts t
              SET state = 'completing', outcome = i.outcome, condition = i.condition, exit_code = i.exit_code,
                  stop_as = CASE WHEN i.requeue THEN 'requeue' ELSE t.stop_as END,
-                 stop_by = CASE WHEN i.requeue THEN 'the failure of its node' ELSE t.stop_by END,
+                 stop_by = CASE WHEN i.requeue THEN 'a failure that may be its node''s' ELSE t.stop_by END,
                  signal = i.signal, cpu_us = i.cpu_us, mem_peak_bytes = i.mem_peak, oom_kills = i.oom_kills,
                  -- GREATEST skips nulls: without the CASE what never started would have started when it was placed.
                  started_at = coalesce(t.started_at, CASE WHEN i.started_age_s IS NOT NULL
@@ -314,6 +371,25 @@ impl Changes {
             &kills,
             &started as &[Option<f64>],
             &requeue,
+        )
+        .execute(tx)
+        .await?;
+        Ok(())
+    }
+
+    async fn write_avoid(&self, tx: &mut PgConnection) -> Result<(), StoreError> {
+        if self.avoid.is_empty() {
+            return Ok(());
+        }
+        let (attempts, nodes): (Vec<i64>, Vec<i64>) = self.avoid.iter().copied().unzip();
+        sqlx::query!(
+            "UPDATE jobs j SET avoid = (SELECT array_agg(DISTINCT id) FROM unnest(j.avoid || f.nodes) AS id)
+             FROM (SELECT t.job_id, array_agg(DISTINCT i.node_id) AS nodes
+                 FROM unnest($1::bigint[], $2::bigint[]) AS i(attempt_id, node_id) JOIN attempts t ON t.id = i.attempt_id
+                 GROUP BY t.job_id) f
+             WHERE j.id = f.job_id AND cardinality(j.avoid) + cardinality(f.nodes) <= 64",
+            &attempts,
+            &nodes
         )
         .execute(tx)
         .await?;
@@ -374,7 +450,7 @@ impl Changes {
         for row in closed {
             // An attempt that ended by itself before the stop of its requeue reached it has ended.
             let why = row.condition.get("reason").and_then(|r| r.as_str()).and_then(Reason::from_name);
-            let requeued = matches!(why, Some(Reason::Requeued | Reason::NodeFailed));
+            let requeued = matches!(why, Some(Reason::Requeued | Reason::NodeFailed | Reason::LaunchFailed));
             jobs.push(row.job_id);
             tasks.push(row.task);
             requeue.push(row.requeue && requeued);

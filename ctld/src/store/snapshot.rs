@@ -221,7 +221,7 @@ pub async fn queue_page(
     let Queue { pool_id, scope } = queue;
     let after = after.unwrap_or(Cursor { priority: i64::MAX, job_id: 0 });
     let rows = sqlx::query!(
-        r#"SELECT id, tenant_id, charge, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type, node_count,
+        r#"SELECT id, tenant_id, charge, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type, node_count, avoid,
                pending::text AS "pending!", throttle, active, priority, condition->>'reason' AS "reason!", condition->>'message' AS "message!"
            FROM jobs
            WHERE pool_id = $1 AND reservation_id IS NOT DISTINCT FROM $5 AND NOT isempty(pending) AND hold IS NULL
@@ -258,6 +258,7 @@ pub async fn queue_page(
                 gpu_type: row.gpu_type,
                 exclusive: row.exclusive,
                 mem_all: row.mem_all,
+                avoid: ascending(row.avoid),
             },
             pending: index_set("jobs", "pending", &row.pending)?,
             throttle_left: row.throttle.map(|limit| (limit - row.active).max(0).unsigned_abs()),
@@ -276,13 +277,18 @@ pub async fn next_begin_s(db: &PgPool) -> Result<Option<f64>, StoreError> {
     .await?)
 }
 
+fn ascending(mut ids: Vec<i64>) -> Vec<i64> {
+    ids.sort_unstable();
+    ids
+}
+
 /// The job as listed, with its reason worked out now by the planner's own code.
 pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::JobList, StoreError> {
     let mut list = super::read::jobs_of(db, id).await?;
     for job in list.jobs.iter_mut().filter(|job| job.state == proto::State::Pending) {
         let row = sqlx::query!(
             r#"SELECT j.pool_id, j.reservation_id, j.tenant_id, j.charge, cpus, mem_mib, disk_mib, time_limit_s, exclusive, mem_all, gpus, gpu_type,
-                 node_count, r.name AS "reservation?", r.state AS "reservation_state?", lower(r.during) AS begins_at
+                 node_count, avoid, r.name AS "reservation?", r.state AS "reservation_state?", lower(r.during) AS begins_at
              FROM jobs j LEFT JOIN reservations r ON r.id = j.reservation_id WHERE j.id = $1"#,
             job.id
         )
@@ -319,6 +325,7 @@ pub async fn why(db: &PgPool, id: &JobRef, grace_s: u32) -> Result<proto::api::J
             gpu_type: row.gpu_type,
             exclusive: row.exclusive,
             mem_all: row.mem_all,
+            avoid: ascending(row.avoid),
         };
         let scope = row.reservation_id.map_or(Scope::Pool, Scope::Reservation);
         let queue = Queue { pool_id: row.pool_id, scope };

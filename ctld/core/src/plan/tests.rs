@@ -22,6 +22,16 @@ fn node(id: i64, cpus: i64, mem: i64, gpus: &[&str]) -> NodeFree {
     }
 }
 
+#[test]
+fn a_job_keeps_away_from_where_it_failed_and_says_so() {
+    let nodes = [node(1, 4, 100, &[]), node(2, 4, 100, &[])];
+    let avoiding = Shape { avoid: vec![1], ..shape(1, 10, 0) };
+    let (shares, _) = place(&mut nodes.to_vec(), &avoiding, None).unwrap();
+    assert_eq!(shares[0].node_id, 2);
+    let why = why_not(&nodes[..1], &avoiding, None).unwrap();
+    assert_eq!(why.message, "waits for another node: an attempt of it failed on node1");
+}
+
 fn shape(cpus: i64, mem: i64, gpus: u32) -> Shape {
     Shape {
         pool_id: 1,
@@ -34,6 +44,7 @@ fn shape(cpus: i64, mem: i64, gpus: u32) -> Shape {
         gpu_type: None,
         exclusive: false,
         mem_all: false,
+        avoid: Vec::new(),
     }
 }
 

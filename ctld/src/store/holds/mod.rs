@@ -15,6 +15,7 @@ mod quarantine;
 mod read;
 mod resume;
 mod standing;
+mod suspects;
 mod target;
 mod unreachable;
 
@@ -24,6 +25,7 @@ pub use put::{Put, put};
 pub use quarantine::{end_quarantine, quarantine};
 pub use read::list;
 pub use resume::resume;
+pub use suspects::hold_suspects;
 
 pub(super) use read::of_nodes;
 pub(super) use standing::{span_of, standing};

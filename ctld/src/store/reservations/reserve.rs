@@ -298,6 +298,7 @@ fn shape(request: &ReserveRequest, pool_id: i32, names: &[String]) -> Result<Sha
         gpu_type: request.gpu_type.clone(),
         exclusive: request.exclusive,
         mem_all: false,
+        avoid: Vec::new(),
     })
 }
 

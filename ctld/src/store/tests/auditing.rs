@@ -37,6 +37,8 @@ async fn world(db: &PgPool) {
 
 /// What is done behind the store's back, and the invariants that then do not hold.
 const FAULTS: &[(&str, &[&str])] = &[
+    ("DELETE FROM outbox WHERE type = 'job.ended'", &["events"]),
+    ("UPDATE outbox SET type = 'job.ended' WHERE subject = 'job/2'", &["events"]),
     (
         "INSERT INTO device_bookings (gpu_id, span, during, reservation_id, atom, kind)
          SELECT gpu_id, int4range(2, 4), during, 1, 'mig:1g.20gb@2', 'reservation' FROM device_bookings WHERE allocation_id IS NOT NULL",

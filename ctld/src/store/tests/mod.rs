@@ -16,6 +16,7 @@ mod quotas;
 mod random_books;
 mod reporting;
 mod reserving;
+mod retrying;
 mod submitting;
 mod torture;
 mod users_acts;
