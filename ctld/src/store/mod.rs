@@ -85,7 +85,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same act may succeed when tried again: the connection failed, the server is going down or coming up, or
     /// PostgreSQL broke a deadlock (40P01), a serialization cycle (40001), a wait for a lock that took too long (55P03) or a
-    /// transaction that did nothing for too long (25P03).
+    /// transaction that did nothing for too long (25P03), or lacks disk, memory or connections (class 53).
     pub fn transient(&self) -> bool {
         let StoreError::Database(error) = self else { return false };
         match error {
@@ -97,8 +97,9 @@ impl StoreError {
             sqlx::Error::Database(db) => db.code().is_some_and(|code| {
                 matches!(
                     code.as_ref(),
-                    "40P01" | "40001" | "55P03" | "57P01" | "57P02" | "57P03" | "53300" | "25006" | "25P03"
+                    "40P01" | "40001" | "55P03" | "57P01" | "57P02" | "57P03" | "25006" | "25P03"
                 ) || code.starts_with("08")
+                    || code.starts_with("53")
             }),
             _ => false,
         }

@@ -71,3 +71,16 @@ async fn disk_is_kept_of_a_job_and_of_a_node(db: PgPool) {
     let node = crate::store::read::node(&db, "n1").await.unwrap().nodes.remove(0);
     assert_eq!((node.disk_mib, node.disk_booked_mib), (10_000, 0));
 }
+
+/// What the server lacks passes: the client is told to try again, and nothing of ours is at fault.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_full_disk_is_try_again_later_and_no_fault_of_ours(db: PgPool) {
+    for (code, passes) in [("53100", true), ("53200", true), ("57P03", true), ("22012", false)] {
+        let raise = format!("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$");
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&db).await.unwrap_err();
+        let error = crate::store::StoreError::from(error);
+        assert_eq!(error.transient(), passes, "{code}");
+        let expected = if passes { proto::ErrorCode::Unavailable } else { proto::ErrorCode::Internal };
+        assert_eq!(ApiError::from(error).code, expected, "{code}");
+    }
+}
