@@ -10,10 +10,12 @@ use crate::{api, events, leases, reconcile, wake};
 use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
 use sqlx::PgPool;
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -241,16 +243,26 @@ async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
             .create(dir)
             .with_context(|| format!("cannot make the socket's directory \"{}\"", dir.display()))?;
     }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot replace the socket \"{}\"", path.display()));
-        }
-        _ => {}
-    }
+    // Made beside it, with its mode, and then put in its place: at no moment is it missing, or closed to those who ask.
+    let beside = beside(path);
+    let _ = std::fs::remove_file(&beside);
     let listener =
-        UnixListener::bind(path).with_context(|| format!("cannot listen on \"{}\"", path.display()))?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        UnixListener::bind(&beside).with_context(|| format!("cannot listen on \"{}\"", path.display()))?;
+    std::fs::set_permissions(&beside, Permissions::from_mode(0o666))?;
+    std::fs::rename(&beside, path)
+        .with_context(|| format!("cannot replace the socket \"{}\"", path.display()))?;
     Ok(listener)
+}
+
+/// A path in the same directory that is no longer than this one, since sockets' paths are short.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().as_bytes().to_vec();
+    let other = if name.last() == Some(&b'~') { b'_' } else { b'~' };
+    match name.last_mut() {
+        Some(last) => *last = other,
+        None => name.push(other),
+    }
+    path.with_file_name(OsStr::from_bytes(&name))
 }
 
 /// Tells systemd, where it started us, how far we are (sd_notify(3): one datagram).
@@ -267,5 +279,47 @@ fn notify_systemd(state: &str) {
     });
     if let Err(error) = sent {
         tracing::warn!(%error, "systemd could not be told \"{state}\"");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Somebody who asked in the moment of a restart was told that there is no socket, or that it is not theirs to use.
+    #[tokio::test]
+    async fn a_socket_that_is_replaced_is_never_missing_and_always_everybodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ctld.sock");
+        drop(listen(&path).await.unwrap());
+        let done = Arc::new(AtomicBool::new(false));
+        let looking = std::thread::spawn({
+            let (path, done) = (path.clone(), done.clone());
+            move || {
+                let mut looks = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let mode = path.metadata().expect("it is never missing").permissions().mode() & 0o777;
+                    assert_eq!(mode, 0o666);
+                    looks += 1;
+                }
+                looks
+            }
+        });
+        for _ in 0..300 {
+            drop(listen(&path).await.unwrap());
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(looking.join().unwrap() > 300);
+        let held = listen(&path).await.unwrap();
+        assert!(listen(&path).await.unwrap_err().to_string().contains("already serves"));
+        drop(held);
+    }
+
+    #[test]
+    fn what_is_made_beside_a_socket_has_no_longer_a_path() {
+        for (path, expected) in [("/run/ctld.sock", "/run/ctld.soc~"), ("/a", "/~"), ("/run/x~", "/run/x_")] {
+            assert_eq!(beside(Path::new(path)), Path::new(expected));
+        }
     }
 }
