@@ -2,9 +2,11 @@
 //! asked for again by the same key only. Order of locks: the token, the node, its certificates.
 
 use super::StoreError;
+use super::holds::reachable;
 use super::read::unknown_node;
 use crate::pki::{Authority, Issued};
 use chrono::{DateTime, Utc};
+use ctld_core::liveness::Absence;
 use proto::api::{NodeCertificate, NodeCertificateList};
 use proto::{ApiError, ErrorCode};
 use sqlx::{PgConnection, PgPool};
@@ -124,9 +126,10 @@ async fn take_name(tx: &mut PgConnection, joining: &Joining<'_>, named: bool) ->
         return Ok(id);
     }
     let id = sqlx::query_scalar!("SELECT id FROM nodes WHERE name = $1 FOR UPDATE", joining.node)
-        .fetch_one(tx)
+        .fetch_one(&mut *tx)
         .await?;
     if named {
+        count_anew(tx, id).await?;
         return Ok(id);
     }
     let message =
@@ -134,6 +137,24 @@ async fn take_name(tx: &mut PgConnection, joining: &Joining<'_>, named: bool) ->
     Err(ApiError::new(ErrorCode::Conflict, message)
         .hint(format!("ask for `bctl node token --node {}`, or join under another name", joining.node))
         .into())
+}
+
+/// A node that has never opened a session counts from its newest certificate, not from its first: it has its time to come anew.
+async fn count_anew(tx: &mut PgConnection, node_id: i64) -> Result<(), StoreError> {
+    let never_seen = sqlx::query_scalar!(
+        "UPDATE nodes SET connection = 'disconnected', disconnected_at = compute_now(), version = version + 1,
+             unreachable_at = compute_now() + make_interval(secs => $2)
+         WHERE id = $1 AND last_seen_at IS NULL AND connection IN ('disconnected', 'unreachable')
+         RETURNING id",
+        node_id,
+        f64::from(Absence::SessionClosed.unreachable_after_s())
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    if never_seen.is_some() {
+        reachable(tx, &[node_id]).await?;
+    }
+    Ok(())
 }
 
 /// The answer to a token that cannot be used now.

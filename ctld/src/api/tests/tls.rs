@@ -201,6 +201,21 @@ async fn a_node_that_joined_has_its_session_and_is_known_as_disconnected_before(
     assert_eq!(site.door.get("/v1/nodes/n1").await.json["nodes"][0]["connection"], "connected");
 }
 
+/// It was given up on before its machine was even set up: with a new token it has its time to come again.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_never_came_counts_from_its_newest_certificate(db: PgPool) {
+    let site = Site::open(db.clone()).await;
+    site.joined("n1").await;
+    sqlx::query("UPDATE nodes SET unreachable_at = compute_now()").execute(&db).await.unwrap();
+    crate::store::liveness::look(&db).await.unwrap();
+    let n1 = async || site.door.get("/v1/nodes/n1").await.json["nodes"][0].clone();
+    assert_eq!((&n1().await["connection"], &n1().await["eligible"]), (&json!("unreachable"), &json!(false)));
+    let again = site.join(&Node::new(), "n1", &site.secret(Some("n1"), 60).await).await;
+    assert_eq!(again.status, StatusCode::OK, "{again:?}");
+    assert_eq!((&n1().await["connection"], &n1().await["eligible"]), (&json!("disconnected"), &json!(true)));
+    assert!(crate::store::liveness::look(&db).await.unwrap().unreachable.is_empty(), "it has forty seconds");
+}
+
 #[sqlx::test(migrations = "../migrations")]
 async fn without_a_certificate_only_joining_is_answered_and_users_are_not_served_at_all(db: PgPool) {
     let site = Site::open(db).await;
