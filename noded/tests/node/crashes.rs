@@ -198,10 +198,15 @@ async fn a_readopted_job_can_be_cancelled_and_its_end_is_seen_at_once() {
 async fn a_killed_shepherd_is_lost_and_nothing_of_its_job_is_left() {
     let mut site = Site::new().await;
     for noded_dead in [false, true] {
-        let job = site.job("(setsid sh -c 'trap \"\" TERM; sleep 3000' &); sleep 3000");
+        // Long enough at work that the kernel, which counts in ticks here, has counted something.
+        let job = site.job(&format!(
+            "for n in $(seq 30000); do :; done; echo > worked.{noded_dead}
+            (setsid sh -c 'trap \"\" TERM; sleep 3000' &); sleep 3000"
+        ));
         let id = job.allocation_id;
         site.ctld.run(vec![job]);
         site.ctld.started(id).await;
+        site.file(&site.path(&format!("alice/worked.{noded_dead}"))).await;
         if noded_dead {
             site.kill_noded();
         }
